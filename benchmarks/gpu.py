@@ -233,10 +233,10 @@ def plan(options: argparse.Namespace, folder: Path) -> Figures:
     from flaxformer_lite.config import to_json
     from flaxformer_lite.core.base.accelerators import peak_flops
     from flaxformer_lite.core.model.kernels import report_choices
-    from flaxformer_lite.tools.planning.plan import compile_step, plan_bucket, train_step
+    from flaxformer_lite.tools.planning.plan import compile_step, plan_bucket, planned_step
 
     mesh, config, kernels = one_device(), experiment(options), []
-    step = train_step(config, mesh, plan_bucket(config))
+    step = planned_step(config, mesh, plan_bucket(config))
     with report_choices(kernels.append):
         compiled, refusal = compile_step(step)
     if compiled is None:

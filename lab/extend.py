@@ -19,7 +19,7 @@ from flaxformer_lite.config import Config, TrainConfig, load_config
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.files.data import TSV, DataConfig, Mixture
-from flaxformer_lite.files.data.built_in import date_languages, is_held_out, written
+from flaxformer_lite.files.data.built_in import date_languages, is_held_out, written_date
 from flaxformer_lite.files.tokenizers import FromRun, SentencePiece
 from flaxformer_lite.run.extending import extend
 
@@ -46,8 +46,8 @@ def write(folder: Path, split: str, number: int) -> None:
             day = datetime.date.fromordinal(first + draw.randrange(36_525))
             if is_held_out(day) == (split == "test"):
                 days.append(day)
-        to_iso = [f"{written(day, draw.choice(names['patterns']), names)}\t{day.isoformat()}\n" for day in days]
-        from_iso = [f"{day.isoformat()}\t{written(day, names['patterns'][1], names)}\n" for day in days]
+        to_iso = [f"{written_date(day, draw.choice(names['patterns']), names)}\t{day.isoformat()}\n" for day in days]
+        from_iso = [f"{day.isoformat()}\t{written_date(day, names['patterns'][1], names)}\n" for day in days]
         (folder / f"{split}.{code}-iso.tsv").write_text("".join(to_iso), encoding="utf-8")
         (folder / f"{split}.iso-{code}.tsv").write_text("".join(from_iso), encoding="utf-8")
 

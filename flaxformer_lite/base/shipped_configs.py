@@ -3,8 +3,8 @@
 import ast
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1]
-FOLDER = next(folder for folder in (PACKAGE / "configs", PACKAGE.parent / "configs") if folder.is_dir())
+PACKAGE_FOLDER = Path(__file__).parents[1]
+FOLDER = next(folder for folder in (PACKAGE_FOLDER / "configs", PACKAGE_FOLDER.parent / "configs") if folder.is_dir())
 
 
 def shipped_configs() -> dict[str, Path]:

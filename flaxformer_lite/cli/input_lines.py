@@ -25,7 +25,7 @@ from flaxformer_lite.files.text.files import (
     line_chunks,
     stream_lines,
 )
-from flaxformer_lite.files.text.tables import Format, Table, container, is_blank, open_table, require_lines
+from flaxformer_lite.files.text.tables import FileTable, Format, container, is_blank, open_table, require_lines
 
 if TYPE_CHECKING:
     from flaxformer_lite.files.data.source import RecordSource
@@ -84,7 +84,7 @@ class LineChunk:
     """Name of one line in messages."""
     bad: BadLines = dataclasses.field(default_factory=BadLines, compare=False)
     """Bad lines of the source; the lines of the chunk that are no text are among them."""
-    table: Table | None = None
+    table: FileTable | None = None
     """The table whose rows these are; each line is then the first text of a row."""
     rows: tuple["TableRow", ...] = ()
     """The rows of the table; empty for lines."""
@@ -196,7 +196,7 @@ class TextColumns(NamedTuple):
     sources: Mapping[str, "RecordSource"] = MappingProxyType({})
     """The sources of files that are read as the training data was, by their paths."""
 
-    def numbers(self, table: Table) -> list[list[int]]:
+    def numbers(self, table: FileTable) -> list[list[int]]:
         """Returns the numbers of the columns in a table. Raises: ValueError with the remedy if it does not have them."""
         texts = self.texts or self.all_of(table)
         if self.wanted not in (None, len(texts)) or len(texts) > 2:
@@ -218,7 +218,7 @@ class TextColumns(NamedTuple):
             )
         return numbers
 
-    def all_of(self, table: Table) -> tuple[tuple[int | str, ...], ...]:
+    def all_of(self, table: FileTable) -> tuple[tuple[int | str, ...], ...]:
         """Returns all columns of a table whose text columns are unknown. Raises: ValueError for too many or too few columns."""
         table.width = table.usual_width()
         if table.width > (1 if self.wanted == 1 else 2) or self.wanted not in (None, table.width):
@@ -369,7 +369,7 @@ def table_blocks(
         yield LineChunk([row.texts[0] for row in rows], path, before, "row", bad, table, tuple(rows))
 
 
-def tell_columns(table: Table, read: Sequence[int], typed: bool) -> None:
+def tell_columns(table: FileTable, read: Sequence[int], typed: bool) -> None:
     """Says which columns of a table are read, and what looks wrong about them."""
     path = table.file
     if not typed:
@@ -384,7 +384,7 @@ def tell_columns(table: Table, read: Sequence[int], typed: bool) -> None:
 
 
 def table_rows(
-    table: Table, numbers: Sequence[Sequence[int]], undecoded: dict[int, str], bad: BadLines
+    table: FileTable, numbers: Sequence[Sequence[int]], undecoded: dict[int, str], bad: BadLines
 ) -> Iterator[TableRow]:
     """Yields the rows of a table with the texts in the columns `numbers`.
 

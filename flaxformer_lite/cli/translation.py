@@ -32,10 +32,10 @@ def load_runs(folder: str, wanted: TranslationOptions, weights: Mapping[str, Any
     if "terms" in forced:
         forced["terms"].check(loaded.required_tokenizers.target)
     if "prefix" in forced:
-        from flaxformer_lite.files.text.terms import known_ids
+        from flaxformer_lite.files.text.terms import ids_of_text
 
         try:
-            known_ids(loaded.required_tokenizers.target, forced["prefix"])
+            ids_of_text(loaded.required_tokenizers.target, forced["prefix"])
         except ValueError as error:
             raise ValueError(f"--prefix: {error}") from None
     return loaded
@@ -78,9 +78,9 @@ def translating(
         raise ValueError("--ids is for encoder–decoders, but this run puts a text into its prompt: leave it out")
     settings, choice = dict(decode), wanted.choice()
     if choice:
-        from flaxformer_lite.run.choosing import candidates  # with JAX
+        from flaxformer_lite.run.choosing import candidate_settings  # with JAX
 
-        settings = candidates(translator.form.decode, **choice, **decode)
+        settings = candidate_settings(translator.form.decode, **choice, **decode)
     configured = translator.searching(**settings).config.num_hypotheses
     n_best = "num_hypotheses" in decode or (configured > 1 and not choice)
     kind = TranslatingIds if ids else Translating

@@ -10,7 +10,7 @@ from flaxformer_lite.base.shipped_configs import shipped_configs
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.options import apply_options
-from flaxformer_lite.config.outside import import_file, mistakes_in
+from flaxformer_lite.config.outside import import_python, mistakes_in
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.settings import variants_in, walk
 from flaxformer_lite.core.base.suggest import suggest
@@ -97,7 +97,7 @@ def choices(config: Config) -> Iterator[tuple[str, list[str]]]:
 
 def run_config_file(file: Path) -> Config:
     """Returns the result of the file's `get_config()`. Raises: ValueError with the line of the mistake."""
-    module = import_file(file)
+    module = import_python(file)
     with mistakes_in(file):
         config = module.get_config() if hasattr(module, "get_config") else None
     if not isinstance(config, Config):

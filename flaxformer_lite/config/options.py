@@ -11,7 +11,7 @@ from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.other_names import offer
 from flaxformer_lite.config.serialize import as_tree, from_tree
-from flaxformer_lite.config.settings import item_type, required, variants_in
+from flaxformer_lite.config.settings import item_type, required_settings, variants_in
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.core.base.annotations import type_hints
 from flaxformer_lite.core.base.bounds import accepts, cut
@@ -53,7 +53,7 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
             node, owner = node[group], chosen.get(path) or getattr(owner, group)
         hint = type_hints(type(owner))[name]
         if item_type(hint) is None and (variants := variants_in(hint)):
-            names = [kind for kind, variant in variants.items() if kind and not required(variant)]
+            names = [kind for kind, variant in variants.items() if kind and not required_settings(variant)]
             if not names:
                 raise ValueError(unknown_option(option, settings))
             if [*typed] not in [[kind] for kind in names]:

@@ -29,7 +29,7 @@ same file replaces the earlier one."""
 TOOLS = "flaxformer_lite.tools."
 
 
-def import_file(file: Path) -> ModuleType:
+def import_python(file: Path) -> ModuleType:
     """Returns the module that a Python file makes, imported anew.
 
     Its name has a checksum of the file, so that two files `config.py` of different folders are two modules.
@@ -56,7 +56,7 @@ def import_file(file: Path) -> ModuleType:
 def import_named(name: str) -> None:
     """Imports a file or a module, as `--import` names it. Raises: ValueError if that fails."""
     if name.endswith(".py"):
-        import_file(Path(name))
+        import_python(Path(name))
         return
     try:
         IMPORTED[name] = name, importlib.import_module(name)

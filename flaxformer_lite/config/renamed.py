@@ -17,12 +17,12 @@ RECORDS = {
     "spans": "Entities(text=…, spans=…)",
 }
 """The records that have the fields and columns of sources: `source_field`, `source_column`."""
-OLDER = re.compile("(label_separator)|([a-z_]+)_(?:field|column)s?")
+RENAMED_FIELDS = re.compile("(label_separator)|([a-z_]+)_(?:field|column)s?")
 
 
 def renamed(setting: str) -> str:
     """Returns what the older name of a setting is now, as the end of a message; "" for any other name."""
-    older = OLDER.fullmatch(setting.rpartition(".")[2])
+    older = RENAMED_FIELDS.fullmatch(setting.rpartition(".")[2])
     now = RECORDS.get(older[1] or older[2]) if older else None
     here = f"it is now in a source's record: {now}, of flaxformer_lite.files.records; `fit` has --text and --label"
     return here if now else ""

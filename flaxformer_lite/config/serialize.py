@@ -8,7 +8,7 @@ from typing import Any
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.other_names import offer
 from flaxformer_lite.config.outside import outside_class, outside_kind
-from flaxformer_lite.config.settings import MARKS, TYPES, item_type, required, variants_in
+from flaxformer_lite.config.settings import MARKS, TYPES, item_type, required_settings, variants_in
 from flaxformer_lite.config.train import BaseHook, MissingHook
 from flaxformer_lite.core.base.annotations import alternatives, type_hints
 from flaxformer_lite.core.base.bounds import accepts, check_value, cut
@@ -110,7 +110,7 @@ def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
             )
         values[name] = from_tree(subtree, hints[name], path)
         check_value(owner, name, values[name], path)
-    for name in required(owner):
+    for name in required_settings(owner):
         if name not in values:
             path = f"{setting}.{name}".lstrip(".")
             raise Mistake(f"there is no {path}: it has no default, set it", setting=path)

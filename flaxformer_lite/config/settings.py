@@ -40,7 +40,7 @@ def item_type(hint: Any) -> Any:
     return typing.get_args(tuples[0])[0] if tuples else None
 
 
-def required(owner: type) -> list[str]:
+def required_settings(owner: type) -> list[str]:
     """Returns the names of the settings of a dataclass type that have no default."""
     missing, fields = dataclasses.MISSING, dataclasses.fields(owner)
     return [field.name for field in fields if field.default is missing and field.default_factory is missing]

@@ -210,18 +210,20 @@ def shardings_of(task: TrainTask, mesh: Mesh) -> TrainState:
 
 # Functions that a process compiles once for equal tasks
 
-Options = tuple[tuple[str, str], ...]
+CompilerFlags = tuple[tuple[str, str], ...]
 
 
 @once
-def jitted(runner: type[Runner], step: Callable[..., Any], task: TrainTask, mesh: Mesh, options: Options) -> Any:
+def jitted(runner: type[Runner], step: Callable[..., Any], task: TrainTask, mesh: Mesh, options: CompilerFlags) -> Any:
     """Returns a step that changes no state, jitted."""
     function = runner.divided(step, task, mesh)
     return jax.jit(function, out_shardings=replicated(mesh), compiler_options=dict(options))
 
 
 @once
-def jitted_update(runner: type[Runner], step: Callable[..., Any], task: TrainTask, mesh: Mesh, options: Options) -> Any:
+def jitted_update(
+    runner: type[Runner], step: Callable[..., Any], task: TrainTask, mesh: Mesh, options: CompilerFlags
+) -> Any:
     """Returns a step that changes the state, jitted."""
     return jax.jit(
         runner.divided(step, task, mesh),

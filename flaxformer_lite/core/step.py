@@ -18,7 +18,13 @@ from jaxtyping import Array, Float, Int, PyTree, UInt
 from flaxformer_lite.core.model import Inputs, Transformer
 from flaxformer_lite.core.model.inputs import Outputs, example_inputs
 from flaxformer_lite.core.objectives import Apply, BaseObjective, Batch, Counts, LossTerm
-from flaxformer_lite.core.optim.selection import check_rates, merge, split, with_frozen_dtype, without_frozen_layers
+from flaxformer_lite.core.optim.selection import (
+    check_rates,
+    merge_trees,
+    split,
+    with_frozen_dtype,
+    without_frozen_layers,
+)
 from flaxformer_lite.core.parallel import CompilerOptions
 from flaxformer_lite.core.parallel.sharding import constrain_parameters
 from flaxformer_lite.core.search import DecodeConfig
@@ -160,7 +166,7 @@ def gradient(
     if task.num_micro_batches == 1 or compares_rows(task):
 
         def loss(trained: PyTree) -> tuple[Array, dict[str, Array]]:
-            terms = loss_terms(task, merge(trained, frozen), batch, group_key(0))
+            terms = loss_terms(task, merge_trees(trained, frozen), batch, group_key(0))
             counts = across({name: term.count for name, term in terms.items()}, axis_name)
             return total(terms, counts), counts
 
@@ -176,7 +182,7 @@ def gradient(
         number, micro = group
 
         def loss(trained: PyTree) -> Array:
-            return total(loss_terms(task, merge(trained, frozen), micro, group_key(number)), counts)
+            return total(loss_terms(task, merge_trees(trained, frozen), micro, group_key(number)), counts)
 
         of_group = jax.value_and_grad(loss)(trained)
         value, grads = jax.tree.map(jnp.add, carry, of_group)
@@ -238,7 +244,7 @@ def update(
     def updated(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
         updates, opt_state = task.optimizer.update(grads, state.opt_state, trained)
         updates = without_frozen_layers(updates, task.trainable)
-        params = merge(optax.apply_updates(trained, updates), frozen)
+        params = merge_trees(optax.apply_updates(trained, updates), frozen)
         ema = state.ema
         if task.ema_decay is not None:
             # The decay grows with the step n, (1 + n) / (10 + n), up to `ema_decay`: otherwise the first values weigh too long.

@@ -18,7 +18,7 @@ from flaxformer_lite.core.search.generation import (
     truncate_at_stop,
     watch_stops,
 )
-from flaxformer_lite.core.search.request import in_order
+from flaxformer_lite.core.search.request import requests_in_order
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.engine.texts import Searcher, WarnCallback, check_list, required
 from flaxformer_lite.files.tokenizers.kinds import TEMPLATE_FILES
@@ -70,7 +70,7 @@ class TextGenerator:
         check_stop(stop)
         rows = [encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts]
         watch, weights = watch_stops(tokenizer, rows, [stop] * len(rows)), self.searcher.weights(decoder)
-        answers = decoder.generate(weights, in_order(rows, seed, first_index), progress, watch=watch)
+        answers = decoder.generate(weights, requests_in_order(rows, seed, first_index), progress, watch=watch)
         texts = [
             [ScoredText(truncate_at_stop(decode_after(tokenizer, row, one.tokens), stop), one.score) for one in ranked]
             for row, ranked in zip(rows, answers, strict=True)
@@ -90,7 +90,7 @@ class TextGenerator:
         """Returns the completions of token ids as token ids: see `Run.completions_of_ids`."""
         decoder = self.decoder(**decode)
         self.check_prompts(prompts, decoder, first_index)
-        return decoder.generate(self.searcher.weights(decoder), in_order(prompts, seed, first_index), progress)
+        return decoder.generate(self.searcher.weights(decoder), requests_in_order(prompts, seed, first_index), progress)
 
     def check_prompts(self, prompts: Sequence[str | Sequence[int]], decoder: Any, first_index: int = 0) -> None:
         """Checks prompts, as texts or token ids; `decoder` is that of `decoder`.
@@ -126,7 +126,7 @@ class TextGenerator:
         self, messages: Sequence[Mapping[str, Any]], *, warn: WarnCallback = warn, **options: Any
     ) -> Iterator[str]:
         """Returns an iterator over parts of the answer to a conversation: see `Run.chat`."""
-        from flaxformer_lite.files.chats.chat import encode_marked, joined  # with NumPy
+        from flaxformer_lite.files.chats.chat import encode_marked, flat_message  # with NumPy
         from flaxformer_lite.files.chats.messages import Conversation
 
         template = self.template()
@@ -135,7 +135,7 @@ class TextGenerator:
                 f"{self.run} has no chat template: put a chat_template.jinja there, or use it without a chat"
             )
         read = Conversation.of(list(messages)).messages
-        self.searcher.unknown.report([joined(message)["content"] for message in read[-1:]], warn)
+        self.searcher.unknown.report([flat_message(message)["content"] for message in read[-1:]], warn)
         (prompt,) = encode_marked([template.whole_prompt(read)], self.tokenizer)
         return self.stream(prompt.ids, warn=warn, **options)
 

@@ -117,7 +117,7 @@ def check_ctranslate2(
         sources, source_names = texts(model, decode, sizes[0]), token_names(source, sizes[0])
         started = rows if end is None else [[decode.start_id, *row] for row in rows]
         results = ctranslate2.Translator(str(folder), **options).score_batch(
-            named(sources, source_names), named(started, names)
+            names_of_ids(sources, source_names), names_of_ids(started, names)
         )
         theirs = np.asarray([result.log_probs for result in results])
         outputs = answers(
@@ -129,7 +129,7 @@ def check_ctranslate2(
         )
         ours = log_probs(outputs.logits, [[*row, decode.eos_ids[0] if end is None else end] for row in rows])
     else:
-        logits = ctranslate2.Generator(str(folder), **options).forward_batch(named(rows, names))
+        logits = ctranslate2.Generator(str(folder), **options).forward_batch(names_of_ids(rows, names))
         following = [row[1:] for row in rows]
         theirs = log_probs(np.asarray(logits)[:, :-1], following)
         ours = log_probs(answers(model, decode, params, input_ids=rows).logits[:, :-1], following)
@@ -160,7 +160,7 @@ def texts(model: ModelConfig, decode: DecodeConfig, size: int) -> list[list[int]
     return np.random.default_rng(size).choice(usual, (ROWS, length)).tolist()
 
 
-def named(rows: list[list[int]], names: Sequence[str]) -> list[list[str]]:
+def names_of_ids(rows: list[list[int]], names: Sequence[str]) -> list[list[str]]:
     return [[names[i] for i in row] for row in rows]
 
 

@@ -281,12 +281,12 @@ def stored_as(dtype: str, variables: Arrays) -> Tensors:
         if not (name.endswith("/weight") and x.ndim == 2):
             continue
         if id(x) not in changed:
-            changed[id(x)] = (x.astype(jnp.bfloat16),) if dtype == "bfloat16" else rounded(x)
+            changed[id(x)] = (x.astype(jnp.bfloat16),) if dtype == "bfloat16" else in_eight_bits(x)
         stored |= dict(zip((name, f"{name}_scale"), changed[id(x)], strict=False))
     return stored
 
 
-def rounded(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def in_eight_bits(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns a matrix [out, in] in eight bits, and for each output the number that multiplied it."""
     largest = np.abs(matrix).max(axis=1)
     scale = np.float32(127) / np.where(largest == 0, np.float32(127), largest)
@@ -314,7 +314,7 @@ ACTIVATION_NUMBERS = {
 """CTranslate2's number of an activation, gated or not."""
 
 
-HEADS = ("head", "pooler", "sentence_embedding", "log_scale")
+HEAD_PARAMETERS = ("head", "pooler", "sentence_embedding", "log_scale")
 """The parameters of a model without a decoder that read its last layer."""
 LEAVES = Leaves("/weight", "/bias", "/gamma", "/beta", "/weight")
 STACK = {
@@ -338,7 +338,7 @@ LAYER = {
     "cross_attention/key_norm": "attention/k_norm",
     "feed_forward/down": "ffn/linear_1",
 }
-GATED = {"feed_forward/gate": "ffn/linear_0", "feed_forward/up": "ffn/linear_0_noact"}
+GATED_LAYER = {"feed_forward/gate": "ffn/linear_0", "feed_forward/up": "ffn/linear_0_noact"}
 NOT_GATED = {"feed_forward/up": "ffn/linear_0"}
 
 
@@ -362,7 +362,7 @@ def variables(model: ModelConfig, params: PyTree, room: int) -> Tensors:
     """
     in_float32 = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
     if not model.num_decoder_layers:
-        in_float32 = {name: tree for name, tree in in_float32.items() if name not in HEADS}
+        in_float32 = {name: tree for name, tree in in_float32.items() if name not in HEAD_PARAMETERS}
     weights = from_params(in_float32, name_map(names(model), model, LEAVES))
     table = computed_positions(model, room)
     weights |= norm_weights(model, weights)
@@ -394,7 +394,7 @@ def names(model: ModelConfig) -> Names:
     if model.num_decoder_layers:  # the heads of an encoder are left out
         module_names["head"] = "decoder/projection"
     gated = ACTIVATIONS[model.activation][1]
-    layer = {**LAYER, **(GATED if gated else NOT_GATED), **norm_names(model)}
+    layer = {**LAYER, **(GATED_LAYER if gated else NOT_GATED), **norm_names(model)}
     for side in ("encoder", "decoder"):
         module_names |= prefixed(f"{side}/", f"{side}/", STACK) | prefixed(
             f"{side}/layers/", f"{side}/layer_{{i}}/", layer

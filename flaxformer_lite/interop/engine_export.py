@@ -119,7 +119,7 @@ def export(loaded: Run, output: Path) -> None:
     if not model.num_encoder_layers:
         facts["asking"] = data.max_target_length, vars(prompt_of(config))
     if not model.num_decoder_layers:
-        heads = {name: params[name] for name in ctranslate2.HEADS if name in params and name != "head"}
+        heads = {name: params[name] for name in ctranslate2.HEAD_PARAMETERS if name in params and name != "head"}
         arrays: dict[str, Any] = {name: np.asarray(x, np.float32) for name, x in flatten_dict(heads, sep="/").items()}
         np.savez(output / HEADS_FILE, **arrays)
         facts |= {"config": as_tree(config), "texts_of_rows": sorted(data.texts_of_rows)}

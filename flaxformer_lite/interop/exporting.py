@@ -42,12 +42,12 @@ from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.name_map import Tensors, WeightName, from_params, our_shapes, placeholders
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems import SYSTEMS
-from flaxformer_lite.interop.weight_files import new_folder, read_settings, write_weights
+from flaxformer_lite.interop.weight_files import new_folder, read_json_object, write_weights
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.workdir import open_run
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
 
-NAMES = {"hf": "Hugging Face", "ctranslate2": "CTranslate2"}
+SYSTEM_NAMES = {"hf": "Hugging Face", "ctranslate2": "CTranslate2"}
 
 
 def export_hf(
@@ -196,7 +196,7 @@ def export_file(
     require_absent(Path(output), "file")
     with exporting(run, weights, system) as (loaded, origin):
         theirs, model = SYSTEMS[system], loaded.config.model
-        chosen = origin.get("config", {}) if config is None else read_settings(config)
+        chosen = origin.get("config", {}) if config is None else read_json_object(config)
         settings = theirs.config_for(model) | chosen
         arrays = from_params(loaded.params, theirs.name_map(settings))
         if system == "torch-transformer":
@@ -495,7 +495,7 @@ def exports_in_words(config: Config) -> str:
     for name, obstacles in export_obstacles(config).items():
         system, _, family = name.partition(" ")
         said = f"no ({', '.join(obstacles)})" if obstacles else f"yes {family}".strip()
-        words.append(f"{NAMES.get(system, system)}: {said}")
+        words.append(f"{SYSTEM_NAMES.get(system, system)}: {said}")
     return "; ".join(words)
 
 

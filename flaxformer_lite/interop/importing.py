@@ -35,7 +35,7 @@ from flaxformer_lite.interop.hf.sentence import with_prompts
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.name_map import WeightName, to_params, unwrapped
 from flaxformer_lite.interop.systems import SYSTEMS
-from flaxformer_lite.interop.weight_files import read_settings, read_weights
+from flaxformer_lite.interop.weight_files import read_json_object, read_weights
 from flaxformer_lite.metrics.translations import MetricConfig, language_of
 from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir import RunFolder
@@ -177,7 +177,7 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
     """
     output, weights, config_file = RunFolder(run), str(weights), str(config)
     require_absent(output.path)
-    theirs, settings = SYSTEMS[system], read_settings(config_file)
+    theirs, settings = SYSTEMS[system], read_json_object(config_file)
     with Progress() as progress:
         progress.update(f"importing {weights}")
         try:
@@ -192,7 +192,7 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
         limit = model.positions.max_positions or DataConfig.max_source_length
         data = DataConfig(tokenizer=None, max_source_length=limit, max_target_length=limit)
         origin = {"system": system, "weights": weights, "config": settings}
-        made = Config(model=model, data=data, decode=special_ids(settings))
+        made = Config(model=model, data=data, decode=older_special_ids(settings))
         with atomic_write(output.path) as unfinished:
             write_run(RunFolder(unfinished), made, 0, params, f"imported from {weights}", imported=origin)
         if renamed:
@@ -211,7 +211,7 @@ def with_path(path: str, error: ValueError) -> ValueError:
     return error if path in str(error) else ValueError(f"{path}: {error}")
 
 
-def special_ids(settings: Mapping[str, Any]) -> DecodeConfig:
+def older_special_ids(settings: Mapping[str, Any]) -> DecodeConfig:
     """Returns the special ids of an older system's config, or this package's defaults."""
     theirs = {"pad_id": ("pad_idx", "src_pad_idx"), "bos_id": ("bos_idx",)}
     ids: dict[str, Any] = {ours: settings[name] for ours, names in theirs.items() for name in names if name in settings}

@@ -62,9 +62,20 @@ class StoredTensor(NamedTuple):
     hooks: Any = None
 
 
-DTYPES = {"Double": "f8", "Float": "f4", "Half": "f2", "BFloat16": "bfloat16", "Long": "i8", "Int": "i4", "Short": "i2"}
+NUMPY_TYPES = {
+    "Double": "f8",
+    "Float": "f4",
+    "Half": "f2",
+    "BFloat16": "bfloat16",
+    "Long": "i8",
+    "Int": "i4",
+    "Short": "i2",
+}
 KNOWN: dict[str, Any] = {
-    **{f"torch.{kind}Storage": np.dtype(x) for kind, x in (DTYPES | {"Char": "i1", "Byte": "u1", "Bool": "?"}).items()},
+    **{
+        f"torch.{kind}Storage": np.dtype(x)
+        for kind, x in (NUMPY_TYPES | {"Char": "i1", "Byte": "u1", "Bool": "?"}).items()
+    },
     "collections.OrderedDict": lambda: Mapping(),
     "torch._utils._rebuild_tensor": StoredTensor,
     "torch._utils._rebuild_tensor_v2": StoredTensor,
@@ -99,7 +110,7 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        tensors, bytes_of = read_archive(path, content) if bytes(content[:2]) == b"PK" else read_pickles(content)
+        tensors, bytes_of = read_torch_archive(path, content) if bytes(content[:2]) == b"PK" else read_pickles(content)
         arrays = {str(name): view(tensor, bytes_of(tensor.storage)) for name, tensor in tensors.items()}
         if sum(x.nbytes for x in arrays.values()) > most_unpacked(len(content)):
             raise NotPlain("its tensors show few bytes very often")
@@ -111,7 +122,7 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read_archive(path: Path, content: memoryview) -> tuple[dict[str, StoredTensor], BytesOf]:
+def read_torch_archive(path: Path, content: memoryview) -> tuple[dict[str, StoredTensor], BytesOf]:
     """Returns the tensors of an archive, and the function from a storage to its bytes."""
     with zipfile.ZipFile(path) as archive:
         members = {member.filename: member for member in archive.infolist()}
@@ -130,7 +141,7 @@ def read_archive(path: Path, content: memoryview) -> tuple[dict[str, StoredTenso
 
 
 def read_pickles(content: memoryview) -> tuple[dict[str, StoredTensor], BytesOf]:
-    """Returns what `read_archive` does, of the older form: each storage is the number of its elements, then their bytes."""
+    """Returns what `read_torch_archive` does, of the older form: each storage is the number of its elements, then their bytes."""
     file = io.BytesIO(content[:MOST])
     _, _, system = (Machine(file).load() for _ in range(3))
     if not system["little_endian"]:

@@ -35,7 +35,7 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
 
 PICKLES = (".bin", ".pt", ".pth")
 """The ends of the names of files that `torch.save` wrote."""
-NUMBER_TYPES = ("F64", "F32", "F16", "BF16", "C64", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+SAFETENSORS_TYPES = ("F64", "F32", "F16", "BF16", "C64", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 """The number types of safetensors that NumPy has."""
 
 
@@ -56,7 +56,7 @@ def read_file(path: Path) -> dict[str, np.ndarray]:
     except (TypeError, AttributeError):
         with safe_open(path, "np") as file:
             types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
-        name, number = next((pair for pair in types.items() if pair[1] not in NUMBER_TYPES), ("", "unknown"))
+        name, number = next((pair for pair in types.items() if pair[1] not in SAFETENSORS_TYPES), ("", "unknown"))
         raise ValueError(
             f"{path}: {cut(name)} has the number type {number}, in which quantized weights are stored: they are not read; save the "
             "model in bfloat16 or float32, or name the model that it was made of"
@@ -97,7 +97,7 @@ def write_weights(path: str, arrays: Mapping[str, np.ndarray]) -> None:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # its own option is called allow_pickle
 
 
-def read_settings(path: str) -> dict[str, Any]:
+def read_json_object(path: str) -> dict[str, Any]:
     """Returns the JSON object in a file. Raises: ValueError without a JSON object."""
     try:
         settings = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flaxformer_lite.core.search.answers import ScoredText
-from flaxformer_lite.metrics.translations import DEFAULT, MetricConfig, make_bleu, make_chrf, resolve
+from flaxformer_lite.metrics.translations import DEFAULT_METRICS, MetricConfig, make_bleu, make_chrf, resolve
 
 Utility = Literal["chrf", "bleu"]
 
 
-def minimum_bayes_risk(candidates: Sequence[str], utility: Utility, config: MetricConfig = DEFAULT) -> list[ScoredText]:
+def minimum_bayes_risk(
+    candidates: Sequence[str], utility: Utility, config: MetricConfig = DEFAULT_METRICS
+) -> list[ScoredText]:
     """Returns the distinct candidates, each with its mean utility, best first; ties go to the earlier one.
 
     The utility of a candidate is sacreBLEU's sentence-level score (chrF2, or BLEU with effective order) with another candidate as

@@ -58,9 +58,9 @@ SAME_LANGUAGE = {
 }  # fmt: skip
 """Codes of ISO 639-2 and 639-3, and `jap` of OPUS-MT → code of ISO 639-1."""
 
-DEFAULT = MetricConfig()
+DEFAULT_METRICS = MetricConfig()
 
-PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
+TOKENIZER_PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
 """The package that a tokenizer needs besides sacreBLEU."""
 
 
@@ -111,7 +111,7 @@ def resolve(config: MetricConfig, texts: Sequence[str]) -> MetricConfig:
             raise
         warn_once(
             f"BLEU splits texts into characters (char), as sacreBLEU's tokenizer {name} is not installed: pip install "
-            f"'{PACKAGES[name]}', or set metrics.bleu_tokenizer to 'char'"
+            f"'{TOKENIZER_PACKAGES[name]}', or set metrics.bleu_tokenizer to 'char'"
         )
         name = "char"
     return replace(config, language=None, bleu_tokenizer=name)
@@ -125,7 +125,7 @@ def check_installed(name: BleuTokenizer) -> None:
     try:
         BLEU(tokenize=name)
     except (RuntimeError, ImportError, OSError, SystemExit) as error:
-        remedy = f"pip install '{PACKAGES.get(name, 'sentencepiece')}', or choose another one"
+        remedy = f"pip install '{TOKENIZER_PACKAGES.get(name, 'sentencepiece')}', or choose another one"
         if isinstance(error, OSError | SystemExit):
             remedy = f"sacreBLEU could not download its model ({error}); copy ~/.sacrebleu from a machine that has it"
         raise ValueError(f"metrics.bleu_tokenizer is {name!r}, which is not installed: {remedy}") from error
@@ -155,7 +155,11 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def bleu(
-    hypotheses: Sequence[str], references: Sequence[str], config: MetricConfig = DEFAULT, *, lowercase: bool = False
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    config: MetricConfig = DEFAULT_METRICS,
+    *,
+    lowercase: bool = False,
 ) -> Score:
     """Returns corpus BLEU, 0 … 100, with sacreBLEU's signature; the settings and the references choose the tokenizer.
 
@@ -166,7 +170,7 @@ def bleu(
     return Score(score.score, str(metric.get_signature()), score.sys_len, score.ref_len)
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str], config: MetricConfig = DEFAULT) -> Score:
+def chrf(hypotheses: Sequence[str], references: Sequence[str], config: MetricConfig = DEFAULT_METRICS) -> Score:
     """Returns corpus chrF2, 0 … 100, with sacreBLEU's signature. Reference: Popović 2015, WMT; 2017, WMT (words)."""
     metric = make_chrf(config)
     score = metric.corpus_score(list(hypotheses), [list(references)])
@@ -239,8 +243,8 @@ class Comparison(NamedTuple):
         return f"{self.score:6.{digits}f} ± {self.interval:.{digits}f}"
 
 
-def compare(
-    systems: Mapping[str, Sequence[str]], references: Sequence[str], config: MetricConfig = DEFAULT
+def compare_systems(
+    systems: Mapping[str, Sequence[str]], references: Sequence[str], config: MetricConfig = DEFAULT_METRICS
 ) -> list[Comparison]:
     """Returns BLEU and chrF of each system's hypotheses, each system compared with the first, by 1,000 resamples.
 

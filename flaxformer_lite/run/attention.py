@@ -15,7 +15,7 @@ from flaxformer_lite.core.model import Inputs, Transformer
 from flaxformer_lite.core.placement.batches import pad_rows, padded_length
 from flaxformer_lite.core.search.generation import encode_prompt
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer
-from flaxformer_lite.core.text.special_ids import TooLong, truncated
+from flaxformer_lite.core.text.special_ids import ReportCut, truncated
 from flaxformer_lite.tasks.fill_mask.answers import MASK, text_ids
 
 CONTINUATION_TOKENS = 20
@@ -78,7 +78,7 @@ def own_targets(run: Any, sources: Sequence[str]) -> Sequence[str | None]:
     return run.generate(sources, max_new_tokens=CONTINUATION_TOKENS)
 
 
-def attention_ids(run: Any, source: str, target: str | None, too_long: TooLong) -> AttentionIds:
+def attention_ids(run: Any, source: str, target: str | None, too_long: ReportCut) -> AttentionIds:
     """Returns the token ids that the model reads, cut to what the config allows.
 
     `target` is None for a model without decoder. `too_long` is called for each text that is cut.
@@ -106,14 +106,14 @@ def attention_ids(run: Any, source: str, target: str | None, too_long: TooLong) 
     return AttentionIds(tokenizers.source.as_source(sources), [*start, *targets], 0)
 
 
-def attention_weights(run: Any, ids: AttentionIds) -> AttentionWeights:
+def layer_weights(run: Any, ids: AttentionIds) -> AttentionWeights:
     """Returns every layer's weights for what `attention_ids` returned.
 
     The model is compiled once for each pair of padded lengths.
     """
     model, tokenizers, (sources, targets, prompt_length) = run.model, run.required_tokenizers, ids
-    source, source_mask = padded(model, sources, tokenizers.source.pad_id)
-    target, target_mask = padded(model, targets, tokenizers.target.pad_id)
+    source, source_mask = padded_ids(model, sources, tokenizers.source.pad_id)
+    target, target_mask = padded_ids(model, targets, tokenizers.target.pad_id)
     inputs = Inputs(source, target, source_mask, target_mask)  # type: ignore[arg-type]  # NumPy's, on the host
     if source is not None and model.config.num_token_types:
         inputs = inputs._replace(token_types=jnp.zeros_like(source))
@@ -149,7 +149,7 @@ def apply_with_intermediates(model: Transformer, params: PyTree, inputs: Inputs)
     return variables["intermediates"]
 
 
-def padded(
+def padded_ids(
     model: Transformer, ids: list[int], pad_id: int
 ) -> tuple[Int[np.ndarray, "1 S"], Bool[np.ndarray, "1 S"]] | tuple[None, None]:
     """Returns a row of padded token ids and the mask of those that are no padding; None for no ids."""

@@ -8,7 +8,7 @@ from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.metrics.minimum_bayes_risk import Utility, minimum_bayes_risk
 from flaxformer_lite.metrics.translations import MetricConfig, resolve
 
-Answers = list[list[ScoredText]]
+AnswerLists = list[list[ScoredText]]
 """The answers to each source."""
 
 
@@ -17,7 +17,7 @@ BestBy = Any
 best is the candidate that is most like all candidates (minimum Bayes risk). None: the score of the search."""
 
 
-def candidates(
+def candidate_settings(
     config: DecodeConfig,
     best_by: BestBy = None,
     samples: int | None = None,
@@ -57,12 +57,12 @@ def candidates(
 def best_first(
     best_by: BestBy,
     sources: Sequence[str],
-    answers: Answers,
+    answers: AnswerLists,
     metrics: MetricConfig,
     *,
     first_line: int = 1,
     **report: Any,
-) -> Answers:
+) -> AnswerLists:
     """Returns the answers to each source, the best first, with the numbers that chose them in place of their scores.
 
     metrics: the settings of chrF and BLEU. Those of BLEU, if they name no tokenizer, get the one for all these answers.

@@ -25,7 +25,7 @@ def best_score(folder: RunFolder, config: Config) -> BestScore | None:
     return None if best is None else BestScore(name, best[name], best["step"])
 
 
-def describe(folder: RunFolder, config: Config, params: PyTree, step: int | None) -> str:
+def describe_run(folder: RunFolder, config: Config, params: PyTree, step: int | None) -> str:
     """Returns a line with the folder, and others: the model's shape, the training data, its teachers, the weights, the best score.
 
     step: that of the weights; None: the run has no checkpoint yet.

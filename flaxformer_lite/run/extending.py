@@ -20,7 +20,7 @@ from flaxformer_lite.files.data.store import PairStream
 from flaxformer_lite.files.text.files import line_chunks, matching_files
 from flaxformer_lite.files.text.tables import require_lines
 from flaxformer_lite.files.tokenizers import FromRun, save_tokenizer
-from flaxformer_lite.files.tokenizers.extension import cut_otherwise, extended
+from flaxformer_lite.files.tokenizers.extension import cut_otherwise, extended_tokenizer
 from flaxformer_lite.files.tokenizers.subwords import sample_lines
 from flaxformer_lite.run.run import load
 from flaxformer_lite.run.write import write_run
@@ -89,7 +89,7 @@ def extend(
     token, like_id = languages.token.replace("{}", language), tokenizers.token_id(like)
     old_lines = old_text(config.data, old) if tokenizer == "shared" else []
     chosen = [line for number, line in enumerate(old_lines) if number % 10]
-    extension = extended(base, lines_of(text), pieces, token, model.vocab_size, chosen)
+    extension = extended_tokenizer(base, lines_of_files(text), pieces, token, model.vocab_size, chosen)
     larger = replace(model, vocab_size=model.vocab_size + 1 + len(extension.parts))
     params = grown(loaded.params, parameter_shapes(larger), [[like_id], *extension.parts])
     data = replace(
@@ -121,11 +121,11 @@ def extend(
         )
     note(f"{language}: {len(extension.parts):,} new pieces; {larger.vocab_size:,} ids are in {folder.path}")
     if tokenizer == "shared":
-        note(told(base, extension.tokenizer, old_lines[::10]))
+        note(cut_otherwise_in_words(base, extension.tokenizer, old_lines[::10]))
     return folder.path
 
 
-def lines_of(files: str | Sequence[str]) -> Iterator[str]:
+def lines_of_files(files: str | Sequence[str]) -> Iterator[str]:
     """Yields the lines of the files that match a pattern or several. Raises: ValueError for none, or another kind of file."""
     patterns = [files] if isinstance(files, str) else files
     for pattern in patterns:
@@ -143,7 +143,7 @@ def old_text(data: DataConfig, files: str | Sequence[str] | None) -> list[str]:
     """Returns a sample of lines in the run's languages, each once: of the files, or else of its data; [] where that is not here."""
     train = data.source("train")
     if files is not None:
-        lines = lines_of(files)
+        lines = lines_of_files(files)
     elif train is None:
         return []
     else:
@@ -156,7 +156,7 @@ def old_text(data: DataConfig, files: str | Sequence[str] | None) -> list[str]:
         return []
 
 
-def told(before: Tokenizer, after: Tokenizer, held_out: Sequence[str]) -> str:
+def cut_otherwise_in_words(before: Tokenizer, after: Tokenizer, held_out: Sequence[str]) -> str:
     """Returns a line for people: the share of old lines that are cut otherwise, and the pieces that cut them."""
     if not held_out:
         return "no old text is here, so the share of old lines that are cut otherwise was not measured: name files by --old"

@@ -23,7 +23,7 @@ from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.objectives import Batch
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.files.data import Mixture
-from flaxformer_lite.files.data.held_out import Part
+from flaxformer_lite.files.data.held_out import SplitOrLeftOut
 from flaxformer_lite.files.records.candidates import in_lines
 from flaxformer_lite.files.text.normal_form import comparable
 from flaxformer_lite.training import LoopState
@@ -36,7 +36,7 @@ State = Literal["read", "skipped", "left out", "not yet"]
 """Whether a row was read, in a step whose update was skipped too, or left out by a rollback, or is still to come."""
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """A record of the training data."""
 
     record: int
@@ -76,7 +76,7 @@ class RecordedRow:
     epoch: int
     """From 1."""
     row: int
-    places: tuple[Place, ...]
+    places: tuple[RecordPlace, ...]
     """The record of each piece in the row."""
     example: Batch
     """The arrays of the row, without the axis B, after sampling, masking and packing."""
@@ -172,9 +172,9 @@ class Recording:
 
     # Records and their texts ------------------------------------------------------------------------------------------
 
-    def places(self, records: Iterable[int]) -> dict[int, Place]:
+    def places(self, records: Iterable[int]) -> dict[int, RecordPlace]:
         """Returns the places of records by their numbers, from one pass over the texts up to the last of them."""
-        wanted, places = set(records), dict[int, Place]()
+        wanted, places = set(records), dict[int, RecordPlace]()
         for place, _ in located(self.config) if wanted else ():
             if place.record in wanted:
                 places[place.record] = place
@@ -197,7 +197,7 @@ class Recording:
         return f"no batch up to step {self.config.train.steps}, the last one, has it"
 
 
-def located(config: Config, split: Part = "train") -> Iterator[tuple[Place, Pair]]:
+def located(config: Config, split: SplitOrLeftOut = "train") -> Iterator[tuple[RecordPlace, Pair]]:
     """Yields all records of a split with their texts, in the order of their numbers, with a few at a time in memory."""
     if (source := config.data.source(split)) is None:
         return
@@ -205,7 +205,7 @@ def located(config: Config, split: Part = "train") -> Iterator[tuple[Place, Pair
     for name, (setting, member) in zip(names, source.parts(f"data.{split}"), strict=True):
         for pair, files, line in member.located(setting):
             assert isinstance(pair, Pair)
-            yield Place(number, name, files, line), in_lines(pair)
+            yield RecordPlace(number, name, files, line), in_lines(pair)
             number += 1
 
 
@@ -252,18 +252,18 @@ def show_row(model: ModelConfig, row: Batch, tokenizers: Tokenizers, most: int |
     if row.inputs.source_tokens is not None:
         reader = "encoder" if model.num_encoder_layers else "decoder"  # of whole texts
         for ids in np.atleast_2d(np.asarray(row.inputs.source_tokens)):
-            lines.append(f"  {reader} reads   {pieces(source, ids, most=most)}")
+            lines.append(f"  {reader} reads   {tokens_as_text(source, ids, most=most)}")
     if row.inputs.target_tokens is not None and model.num_decoder_layers:
-        lines.append(f"  decoder reads   {pieces(target, np.asarray(row.inputs.target_tokens), most=most)}")
+        lines.append(f"  decoder reads   {tokens_as_text(target, np.asarray(row.inputs.target_tokens), most=most)}")
     if np.issubdtype(row.targets.dtype, np.integer) and row.targets.shape == row.weights.shape and model.pooler is None:
         shown = np.asarray(row.weights) > 0
-        lines.append(f"  must predict    {pieces(target, np.asarray(row.targets), shown, most)}")
+        lines.append(f"  must predict    {tokens_as_text(target, np.asarray(row.targets), shown, most)}")
     else:
         lines.append(f"  must predict    {row.targets.tolist()}")
     return lines
 
 
-def pieces(
+def tokens_as_text(
     tokenizer: Tokenizer, ids: Int[np.ndarray, "T"], shown: Bool[np.ndarray, "T"] | None = None, most: int | None = None
 ) -> str:
     """Returns the tokens as text, without the padding at the end; ids that only the objective knows as numbers."""

@@ -30,7 +30,7 @@ from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.predictions.forward import ForwardArguments, ModelOutput, forward
 from flaxformer_lite.core.runners import MeshRunner
 from flaxformer_lite.core.search.answers import Hypothesis, ScoredText, check_translates
-from flaxformer_lite.core.search.devices import TooLarge, Workload, place
+from flaxformer_lite.core.search.devices import TooLarge, Workload, device_groups
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning
 from flaxformer_lite.engine.exports import RunWeights, state_of
@@ -38,8 +38,8 @@ from flaxformer_lite.engine.texts import WarnCallback, check_list, in_own_direct
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.data.reading import EvalData, reader_of
 from flaxformer_lite.files.data.refused import Origin
-from flaxformer_lite.run.attention import AttentionWeights, attention_ids, attention_weights, own_targets
-from flaxformer_lite.run.description import BestScore, best_score, describe
+from flaxformer_lite.run.attention import AttentionWeights, attention_ids, layer_weights, own_targets
+from flaxformer_lite.run.description import BestScore, best_score, describe_run
 from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
 from flaxformer_lite.run.scoring import TEST_SCORES, EngineRunner, score, scored_data
 from flaxformer_lite.run.searches import Generator, Kept, Read, RunSearcher, Translator, form_of
@@ -85,7 +85,7 @@ class Run:
     """Whether Ctrl-C came in the training that returned this run."""
 
     def __repr__(self) -> str:
-        return describe(self.folder, self.config, parameter_shapes(self.config.model), self.step)
+        return describe_run(self.folder, self.config, parameter_shapes(self.config.model), self.step)
 
     @cached_property
     def best_score(self) -> BestScore | None:
@@ -413,7 +413,7 @@ class Run:
             (target,) = own_targets(self, [source])
         elif self.config.model.num_decoder_layers == 0:
             raise ValueError("the model has no decoder (model.num_decoder_layers is 0): leave out the target")
-        return attention_weights(self, attention_ids(self, source, target, cut_warning(warn)))
+        return layer_weights(self, attention_ids(self, source, target, cut_warning(warn)))
 
     # What it read -------------------------------------------------------------------------------------------------------
 
@@ -538,7 +538,7 @@ def load(
     local = make_mesh(MeshConfig(), jax.local_devices())
     workload = Workload((config.model.for_use,), config.decode, longest, weights_dtype)
     try:
-        placement = place(workload, mesh, list(local.devices.flat))
+        placement = device_groups(workload, mesh, list(local.devices.flat))
     except TooLarge as error:
         remedy = "weights_dtype bfloat16, " if weights_dtype == "float32" else ""
         raise ValueError(f"{error}: use {remedy}a lower decode.batch_tokens, or more devices") from None

@@ -37,7 +37,7 @@ from flaxformer_lite.metrics.translations import (
     with_language,
     with_references,
 )
-from flaxformer_lite.run.choosing import best_first, candidates
+from flaxformer_lite.run.choosing import best_first, candidate_settings
 from flaxformer_lite.tasks import scored_by
 from flaxformer_lite.tasks.task import TextModel
 
@@ -154,7 +154,7 @@ def score(
     settings_given = [name for name in decode if name not in by]
     if (given := [*settings_given, *asks]) and not makes_translations(run):
         raise ValueError(f"{', '.join(given)}: for translations, which this run does not make: leave them out")
-    best_by, decode = decode.get("best_by"), candidates(run.translator.form.decode, **decode)
+    best_by, decode = decode.get("best_by"), candidate_settings(run.translator.form.decode, **decode)
     if not isinstance(best_by, str | None):
         rated_pairs(run, data)  # raises
     name, pairs, parts, settings, origin = data

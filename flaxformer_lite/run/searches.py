@@ -22,7 +22,7 @@ from flaxformer_lite.core.search import DecodeConfig, Forced
 from flaxformer_lite.core.search.answers import ScoredText, Searches
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.generation import check_generates, generation_settings
-from flaxformer_lite.core.search.request import Request, in_order
+from flaxformer_lite.core.search.request import Request, requests_in_order
 from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.special_ids import check_token_ids
@@ -36,10 +36,10 @@ from flaxformer_lite.engine.texts import TextTranslator, WarnCallback
 from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.chats.chat import ChatTemplate, read_chat_template
 from flaxformer_lite.files.chats.form import Sources
-from flaxformer_lite.files.chats.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt
-from flaxformer_lite.files.text.terms import Terms, going_on, known_ids
+from flaxformer_lite.files.chats.translation_prompt import PLAIN_SENTENCE, SOURCE_ALONE, TranslationPrompt
+from flaxformer_lite.files.text.terms import Terms, going_on, ids_of_text
 from flaxformer_lite.metrics.translations import with_language
-from flaxformer_lite.run.choosing import Answers, BestBy, best_first, candidates
+from flaxformer_lite.run.choosing import AnswerLists, BestBy, best_first, candidate_settings
 from flaxformer_lite.tasks.engine_model import open_model
 from flaxformer_lite.tasks.jax_model import JaxModel
 from flaxformer_lite.tasks.task import TextModel
@@ -164,7 +164,7 @@ def form_of(config: Config, tokenizers: Tokenizers | None, folder: RunFolder, lo
 
 def prompt_of(config: Config) -> TranslationPrompt:
     """Returns the message by which a decoder is asked for a translation."""
-    usual = SOURCE_ALONE if config.objective.reads == "conversations" else PLAIN
+    usual = SOURCE_ALONE if config.objective.reads == "conversations" else PLAIN_SENTENCE
     return config.data.translation or usual
 
 
@@ -186,11 +186,11 @@ class Translator(TextTranslator):
 
     def hypotheses(self, texts: Sequence[str], **options: Any) -> list[list[ScoredText]]:
         """Returns the best translations of each text, best first, by their scores or as `best_by` chooses: see `Run.hypotheses`."""
-        answers = super().hypotheses(texts, **candidates(self.form.decode, **options))
+        answers = super().hypotheses(texts, **candidate_settings(self.form.decode, **options))
         report = {name: options[name] for name in ("warn", "first_line") if name in options}
         return self.best_first(options.get("best_by"), texts, answers, **report)
 
-    def best_first(self, best_by: BestBy, sources: Sequence[str], answers: Answers, **report: Any) -> Answers:
+    def best_first(self, best_by: BestBy, sources: Sequence[str], answers: AnswerLists, **report: Any) -> AnswerLists:
         """Returns the answers to each source in the order of `best_by`, with metrics for the language of the run's targets."""
         data = self.config.data
         targets = data.test or data.eval or data.train
@@ -255,7 +255,7 @@ class Translator(TextTranslator):
                 f"there are {len(prefixes)} prefixes for {len(texts)} texts: give one, or one for each text"
             )
         target, needs = self.form.tokenizers.target, []
-        ids_of = cache(partial(known_ids, target))
+        ids_of = cache(partial(ids_of_text, target))
         for text, source, beginning in zip(texts, sources, prefixes, strict=True):
             forced, reason = Forced(), ""
             try:
@@ -321,7 +321,7 @@ class Translator(TextTranslator):
         self.check()
         assert isinstance(self.form, Asking)  # as the model reads conversations
         questions, search = self.form.questions(pairs), self.searching(**options)
-        requests = in_order([] if one is None else one.ids for one in questions)
+        requests = requests_in_order([] if one is None else one.ids for one in questions)
         answers = self.answered(search, requests, [one and one.source for one in questions], progress)
         return answers, [one and one.reference for one in questions]
 

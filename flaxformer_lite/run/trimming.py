@@ -19,14 +19,14 @@ from flaxformer_lite.core.reading.objectives import AnsweredTexts
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizers
 from flaxformer_lite.core.text.special_ids import check_token_ids
 from flaxformer_lite.files.chats.asking import Asking
-from flaxformer_lite.files.chats.chat import DEFAULT, read_object, template_sources
+from flaxformer_lite.files.chats.chat import DEFAULT_TEMPLATE, read_object, template_sources
 from flaxformer_lite.files.chats.form import Form
 from flaxformer_lite.files.chats.messages import Conversation
 from flaxformer_lite.files.tokenizers import FromRun
 from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.tokenizers.kinds import CHAT_TEMPLATE, CHAT_TEMPLATES, SENTENCE_FILES, copy_files
 from flaxformer_lite.files.tokenizers.trimming import basic_ids, needed_by, to_trim, with_parts
-from flaxformer_lite.run.extending import lines_of
+from flaxformer_lite.run.extending import lines_of_files
 from flaxformer_lite.run.run import Run, load
 from flaxformer_lite.run.write import write_run
 from flaxformer_lite.workdir import RunFolder
@@ -80,7 +80,7 @@ def trim(
     stay |= {*config.objective.sentinel_ids}
     with Progress() as progress:
         progress.update("reading the text")
-        needed = needed_by(whole.source, base, lines_of(text))
+        needed = needed_by(whole.source, base, lines_of_files(text))
     stay |= own_ids(config.objective, loaded.translator.form, base)
     stay |= (basic_ids(base, needed.scripts) - gone.keys()) | {*keep_ids}
     kept = with_parts(base, needed.ids | stay)
@@ -215,7 +215,7 @@ def copy_beside(old: RunFolder, folder: RunFolder) -> None:
     copy_files(old.path, folder.path, CHAT_TEMPLATES)
     copy_files(theirs, ours, SENTENCE_FILES)
     for name, template in template_sources(theirs, read_object(theirs / "tokenizer_config.json")).items():
-        file = ours / (CHAT_TEMPLATE if name == DEFAULT else f"additional_chat_templates/{name}.jinja")
+        file = ours / (CHAT_TEMPLATE if name == DEFAULT_TEMPLATE else f"additional_chat_templates/{name}.jinja")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(template, encoding="utf-8")
     folder.add_teachers(old.teachers)

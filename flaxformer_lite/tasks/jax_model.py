@@ -15,10 +15,10 @@ from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.predictions.encoder import (
     BatchPredictor,
+    estimated_ratings,
     predict_class_logits,
     predict_embeddings,
     predict_top_tokens,
-    rate,
     reads_first,
 )
 from flaxformer_lite.core.text import EncodedText
@@ -74,7 +74,7 @@ class JaxModel(TextModel):
     def ratings(self, sides: Sequence[Float[np.ndarray, "B E"]]) -> Float[np.ndarray, "B"]:
         """Returns the numbers of translations, by `model.estimator`, from the vectors of sources, translations and references."""
         source, translation, *reference = sides
-        numbers = rate(self.model, {"params": self.params}, source, translation, *(reference or [source]))
+        numbers = estimated_ratings(self.model, {"params": self.params}, source, translation, *(reference or [source]))
         return np.asarray(numbers)
 
     def end_position(self, row: EncodedText) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.metrics.translations import Comparison, compare, compare_ratings
+from flaxformer_lite.metrics.translations import Comparison, compare_ratings, compare_systems
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.description import run_names
 from flaxformer_lite.run.scoring import (
@@ -83,7 +83,7 @@ def compare_runs(
         save_scores(run, report, same.pairs, hypotheses, ratings)
         reports.append(report)
         systems[path], rated[path] = hypotheses or [], ratings
-    compared = compare(systems, [pair.target for pair in same.pairs], same.metrics)
+    compared = compare_systems(systems, [pair.target for pair in same.pairs], same.metrics)
     for name in scoring.metrics:
         compared += compare_ratings({path: ratings[name] for path, ratings in rated.items()}, name)
     comparison = [line._asdict() for line in compared]

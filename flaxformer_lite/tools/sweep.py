@@ -87,7 +87,7 @@ def sweep(
         return None
     if not done:
         raise failed[share[-1].folder.path]
-    lines = table(done)
+    lines = sweep_table(done)
     write_whole(Path(output, "sweep.txt"), "\n".join(lines) + "\n")
     draw(done, Path(output, "sweep.png"))
     return lines
@@ -113,13 +113,13 @@ def members_of(
     members = []
     for combination in itertools.product(*axes.values()):
         chosen = dict(zip(axes, combination, strict=True))
-        name = named(chosen)
+        name = member_name(chosen)
         with mistakes_in_run(name):
             words = itertools.chain.from_iterable([option, *shlex.split(value)] for option, value in chosen.items())
             config = load_config(path, [*options, *words])
             if config.data.source("eval") is None:
                 raise ValueError("data.eval is None, and runs are compared by it: set it, or data.held_out")
-        without_seed = named({option: value for option, value in chosen.items() if option != SEED})
+        without_seed = member_name({option: value for option, value in chosen.items() if option != SEED})
         members.append(Member(without_seed, config, RunFolder(output / name, with_changes=with_changes)))
     if len({member.name for member in members}) < len(members):
         raise ValueError(
@@ -139,7 +139,7 @@ def axis(text: str) -> tuple[str, list[str]]:
     return as_option(setting.removeprefix("--")), values
 
 
-def named(chosen: dict[str, str]) -> str:
+def member_name(chosen: dict[str, str]) -> str:
     """Returns the name of a run by its settings: the last part of each, the whole one where two have the same."""
     last = [option[2:].rpartition(".")[2] for option in chosen]
     names = [end if last.count(end) == 1 else option[2:] for end, option in zip(last, chosen, strict=True)]
@@ -164,7 +164,7 @@ def is_complete(member: Member) -> bool:
         return why_finished(folder.continued(member.config).concrete, checkpoints) is not None
 
 
-def table(members: Sequence[Member]) -> list[str]:
+def sweep_table(members: Sequence[Member]) -> list[str]:
     """Returns the best evaluation of each run, the best run first; then for runs with several seeds mean and standard deviation."""
     metric = members[0].config.train.best_metric
     best = {member.name: member.config.train.best_row(member.folder.rows()) or {} for member in members}

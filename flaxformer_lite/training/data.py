@@ -15,7 +15,7 @@ from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import SpecialIds, Tokenizer, Tokenizers
-from flaxformer_lite.core.text.pairs import ANSWERS, Pair
+from flaxformer_lite.core.text.pairs import ANSWER_FLAGS, Pair
 from flaxformer_lite.files.data import DataSource, Mixture
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.reading import EvalData, reader_of, samplers_of, tell_notes, tokenize
@@ -72,7 +72,7 @@ def read_data(
         parts = [store.records for store in stores]
     else:
         progress.update("tokenizing")
-        tokenizers = read_tokenizers(config, folder, [pair for of_member in pairs for pair in of_member])
+        tokenizers = run_tokenizers(config, folder, [pair for of_member in pairs for pair in of_member])
         origins = [Origin(member, at) for at, member in source.parts("data.train")]
         parts = [tokenize(of_member, tokenizers, origin) for of_member, origin in zip(pairs, origins, strict=True)]
     records = (
@@ -124,7 +124,7 @@ def adds_text(objective: BaseObjective) -> bool:
     return objective.reads == "conversations" or any(map(objective.text_before, objective.side_prompts))
 
 
-def read_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:
+def run_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:
     """Returns the run's tokenizers as the objective reads pairs, trained on these pairs if the folder has none."""
     texts, data = READERS[config.objective.reads].learned(config.objective, pairs), config.data
     if adds_text(config.objective):  # a store knows a tokenizer only by its data
@@ -151,7 +151,7 @@ def build_stores(
         progress.within(activity, done, total)
 
     pairs = PairStream(source, "data.train", show)
-    tokenizers, stores = read_tokenizers(config, folder, pairs), []
+    tokenizers, stores = run_tokenizers(config, folder, pairs), []
     for setting, member in source.parts("data.train"):
         store = TokenStore.of(place, member, tokenizers, setting, show)
         if read_only is not None and (existing := replace(store, folder=read_only / store.folder.name)).is_whole:
@@ -209,7 +209,7 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
 
 def warn_of_endless_answers(records: TokenArrays, eos_ids: Sequence[int], tokenizer: Tokenizer) -> None:
     """Warns if no token of the first answer ends a text in decoding: a user's own template may end it otherwise."""
-    answers = ((record.target, record.array(ANSWERS)) for record in records)
+    answers = ((record.target, record.array(ANSWER_FLAGS)) for record in records)
     first: list[int] = next((ids[is_answer].tolist() for ids, is_answer in answers if is_answer.any()), [])
     if first and not {*eos_ids}.intersection(first):
         piece = tokenizer.pieces(first[-1:])[0]

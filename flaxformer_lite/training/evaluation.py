@@ -23,9 +23,9 @@ from flaxformer_lite.core.placement.placement import Placement, Prepared
 from flaxformer_lite.core.runners import Runner
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.devices import GIB, TooLarge, Workload, memory_of, place
+from flaxformer_lite.core.search.devices import GIB, TooLarge, Workload, device_groups, memory_of
 from flaxformer_lite.core.search.generation import decode_after, encode_prompt, generation_settings
-from flaxformer_lite.core.search.request import Request, in_order
+from flaxformer_lite.core.search.request import Request, requests_in_order
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
 from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.chats.chat import ChatTokenizers
@@ -39,7 +39,7 @@ from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.workdir.samples import evaluation_name
 
-AT_ONCE = 256
+ANSWERED_AT_ONCE = 256
 """Labelled pairs that a process answers in a round."""
 BatchCounts = dict[str, list[LossTerm | PerRowMetric]]
 """For each metric the sums and counts of every batch."""
@@ -48,7 +48,7 @@ BatchCounts = dict[str, list[LossTerm | PerRowMetric]]
 def check_sample_prompts(decoder: Decoder, tokenizer: Tokenizer, prompts: Sequence[str]) -> None:
     """Raises: ValueError for a prompt that the model cannot continue, at the start and not at the first evaluation."""
     try:
-        decoder.check(in_order(encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts))
+        decoder.check(requests_in_order(encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts))
     except ValueError as error:
         raise ValueError(f"train.sample_prompts: {error}") from None
 
@@ -113,7 +113,7 @@ def merge_counts(parts: Sequence[LossTerm | PerRowMetric]) -> LossTerm | PerRowM
     return PerRowMetric(values[weights > 0], weights[weights > 0])  # type: ignore[arg-type]  # NumPy's, on the host
 
 
-def placed(config: Config, decode: DecodeConfig, runner: Runner) -> Placement:
+def placed_groups(config: Config, decode: DecodeConfig, runner: Runner) -> Placement:
     """Returns the groups of this process's devices that answer, beside the state of the training on each.
 
     Parameters that training has whole on each device stay so. Others are divided over as few devices as the memory allows: these
@@ -124,7 +124,7 @@ def placed(config: Config, decode: DecodeConfig, runner: Runner) -> Placement:
     devices, mesh = runner.mesh.local_devices, runner.mesh.shape
     workload = Workload((config.model.for_use,), decode, config.data.longest.source)
     if mesh["fsdp"] * mesh["tensor"] == 1:
-        return place(workload, MeshConfig(), devices)
+        return device_groups(workload, MeshConfig(), devices)
     if (memory := memory_of(devices[0])) is not None:
         memory = max(1, memory - shard_bytes(runner.abstract_state))
         if len(devices) == 1 and (needed := workload.parameter_bytes(1)) > memory:
@@ -132,7 +132,7 @@ def placed(config: Config, decode: DecodeConfig, runner: Runner) -> Placement:
                 f"the model does not fit: a process has 1 device, which needs {needed / GIB:.2f} GiB for parameters and has "
                 f"{memory / GIB:.2f} GiB beside the training's state"
             )
-    return place(workload, devices=devices, memory=memory)
+    return device_groups(workload, devices=devices, memory=memory)
 
 
 class AnswerScoring(NamedTuple):
@@ -176,7 +176,7 @@ class Evaluator:
         self.scoring = self._scoring(greedy)
         self.task, self.text_model = scored_by(config.objective), None
         if self.task is not None:
-            placement = placed(config, greedy, runner)
+            placement = placed_groups(config, greedy, runner)
             self.text_model = JaxModel(folder.path, config, tokenizers, None, placement)
         self.metrics = config.metrics
         if (source := config.data.source("eval")) is not None:
@@ -194,7 +194,7 @@ class Evaluator:
         if not is_asked and not (config.objective.translates and config.model.attention.decodes):
             return None
         try:
-            placement = placed(config, settings, self.runner)
+            placement = placed_groups(config, settings, self.runner)
         except TooLarge as error:
             if is_asked or config.objective.text_metric_names:
                 raise ValueError(
@@ -255,7 +255,10 @@ class Evaluator:
     def _score(self, task: Task[Any, Any], model: JaxModel, progress: ProgressCallback) -> dict[str, float]:
         """Returns the figures of a task's answers. In a round each process answers some pairs, and `progress` is called."""
         pairs, texts, done = self.data.pairs, dict[int, str](), 0
-        calls = [list(range(len(pairs)))[start : start + AT_ONCE] for start in range(0, len(pairs), AT_ONCE)]
+        calls = [
+            list(range(len(pairs)))[start : start + ANSWERED_AT_ONCE]
+            for start in range(0, len(pairs), ANSWERED_AT_ONCE)
+        ]
         for members, number in self.processes.rounds(calls):
             answers = task.texts(model, [pairs[i] for i in members], warn=lambda line: None)
             texts |= zip(members, answers, strict=True)
@@ -296,7 +299,7 @@ class Evaluator:
     def _continue(self, decoder: Decoder, variables: VariableDict, name: str, progress: ProgressCallback) -> None:
         """Writes the texts that continue the prompts under `name`."""
         prompts, tokenizer = self.config.train.sample_prompts, self.tokenizers.target
-        requests = in_order(encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts)
+        requests = requests_in_order(encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts)
         answers = self._answers(
             decoder,
             variables,

@@ -17,7 +17,7 @@ from flaxformer_lite.core.runners import Runner
 from flaxformer_lite.training.ahead import batches_ahead
 from flaxformer_lite.training.evaluation import Evaluator
 from flaxformer_lite.training.hooks import Hook, Hooks, TrainingRun
-from flaxformer_lite.training.loop_state import is_finite
+from flaxformer_lite.training.loop_state import all_finite
 from flaxformer_lite.training.rollback import RollBack, judge, kept_before, roll_back
 from flaxformer_lite.training.session import Session, session
 from flaxformer_lite.training.setup import Setup, set_up
@@ -242,7 +242,7 @@ class Loop(TrainingRun):
         self.folder.check_lock()
         self.finish_step()
         before = time.perf_counter()
-        if not is_finite(self.state):
+        if not all_finite(self.state):
             raise Failure(
                 f"the parameters or the optimizer's state are not finite after step {self.step}, which was not saved: lower "
                 f"optimizer.schedule.peak_rate or lengthen its warm-up; {kept_before(self, self.step)}"

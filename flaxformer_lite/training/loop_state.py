@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from flaxformer_lite.config import TrainConfig
 
-WINDOW = 100
+SPIKE_WINDOW = 100
 """Number of steps that a loss is compared with."""
 DEVIATIONS = 6.0
 """Smallest spike, in standard deviations of these steps' losses above their mean. By pure chance one in 10^9 steps is one."""
@@ -44,7 +44,7 @@ class LoopState:
     skipped_in_a_row: int = 0
     """Number of the newest steps that were skipped, one after the other."""
     recent_losses: list[float] = field(default_factory=list)
-    """Losses of the newest `WINDOW` updates, oldest first."""
+    """Losses of the newest `SPIKE_WINDOW` updates, oldest first."""
     rollbacks: list[list[int]] = field(default_factory=list)
     """Returns to a checkpoint: its step, and the number of batches that are left out after it."""
     parameters_only: str = ""
@@ -68,17 +68,17 @@ class LoopState:
     def spike(self, loss: float) -> str | None:
         """Adds the finite loss of an update to the recent losses. Returns in words how far a spike is above them; None: no spike.
 
-        With fewer than `WINDOW` losses before it, no loss is a spike.
+        With fewer than `SPIKE_WINDOW` losses before it, no loss is a spike.
         """
         before = self.recent_losses
-        self.recent_losses = [*before, loss][-WINDOW:]
-        if len(before) < WINDOW:
+        self.recent_losses = [*before, loss][-SPIKE_WINDOW:]
+        if len(before) < SPIKE_WINDOW:
             return None
-        mean = math.fsum(before) / WINDOW
-        deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in before) / WINDOW)
+        mean = math.fsum(before) / SPIKE_WINDOW
+        deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in before) / SPIKE_WINDOW)
         if loss <= mean + max(DEVIATIONS * deviation, SMALLEST * abs(mean)):
             return None
-        return f"{loss:.4f}, where the {WINDOW} steps before had {mean:.4f} ± {deviation:.4f}"
+        return f"{loss:.4f}, where the {SPIKE_WINDOW} steps before had {mean:.4f} ± {deviation:.4f}"
 
     def mean_loss(self) -> float | None:
         """Returns the loss per token since the last `train` row, None without any, and starts the next row's sums."""
@@ -102,7 +102,7 @@ class LoopState:
         return better
 
 
-def is_finite(tree: PyTree) -> bool:
+def all_finite(tree: PyTree) -> bool:
     """Returns whether every number in a tree of arrays, on any devices, is finite.
 
     Arrays in this host's memory are read by NumPy, which compiles nothing. Other arrays have one small program for each shape: a

@@ -13,7 +13,7 @@ COMPILING = {"cpu": 4.0, "gpu": 30.0, "tpu": 30.0}
 """Seconds in which a train step and an evaluation step of one stack of scanned layers are compiled for one more length."""
 UNROLLED = 0.2
 """The share that each further layer adds to the length of a program, where layers are unrolled."""
-OPERATIONS = {"cpu": 7e10, "gpu": 3e13, "tpu": 5e13}
+OPERATIONS_PER_SECOND = {"cpu": 7e10, "gpu": 3e13, "tpu": 5e13}
 """Operations per second that a training reaches."""
 
 
@@ -23,7 +23,7 @@ def cost_of(config: Config) -> Cost:
     stacks = len(model.num_layers)
     unrolled = min(model.scan_unroll, max(model.num_layers.values())) - 1
     compiling = COMPILING.get(platform, COMPILING["gpu"]) * stacks * (1 + UNROLLED * unrolled)
-    computing = 6 * weights_met(model) / OPERATIONS.get(platform, OPERATIONS["gpu"])
+    computing = 6 * weights_met(model) / OPERATIONS_PER_SECOND.get(platform, OPERATIONS_PER_SECOND["gpu"])
     return Cost(compiling, computing, train.steps, train.epochs, 2 if platform == "cpu" else 8)
 
 

@@ -17,7 +17,7 @@ from flaxformer_lite.core.runners import Runner, make_runner
 from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.evaluation import Evaluator
-from flaxformer_lite.training.loop_state import LoopState, is_finite
+from flaxformer_lite.training.loop_state import LoopState, all_finite
 from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.session import Session
 from flaxformer_lite.training.task import train_task
@@ -129,7 +129,7 @@ def restore_state(
     Raises: SharedError if the run was trained or evaluated on other data.
     """
     step, state, meta = checkpoints.restore(runner.abstract_state)
-    while not is_finite(state):
+    while not all_finite(state):
         checkpoints.set_damaged(step, "it has a NaN or an infinity")
         step, state, meta = checkpoints.restore(runner.abstract_state)
     loop_state = read_loop_state(meta, step, folder, data)

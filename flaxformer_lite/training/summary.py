@@ -116,12 +116,12 @@ def summarize(config: Config, folder: RunFolder, checkpoints: Checkpoints, reaso
     progress.say(f"  {describe_weights(config, checkpoints)}")
     progress.say(
         f"  the run is in {folder.path}: metrics.jsonl, {'samples/, ' if config.objective.translates else ''}checkpoints/\n"
-        f"  use it:     flaxformer-lite {command_of(config)} {run}\n"
+        f"  use it:     flaxformer-lite {use_command(config)} {run}\n"
         f"  look at it: flaxformer-lite inspect {run}"
     )
 
 
-def command_of(config: Config) -> str:
+def use_command(config: Config) -> str:
     """Returns the command that uses a trained model: of the task that reads such records, else by the parts of the model."""
     model, reads = config.model, config.objective.reads
     has_vectors = model.sentence_embedding is not None

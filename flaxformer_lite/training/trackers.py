@@ -19,7 +19,7 @@ from flaxformer_lite.config.train import TrackerName
 from flaxformer_lite.training.hooks import Hook, TrainingRun
 from flaxformer_lite.workdir import RunFolder
 
-NAMES = "trackers.json"
+TRACKED_RUNS = "trackers.json"
 """The file of the run folder with the names of its runs at its trackers."""
 
 
@@ -98,7 +98,7 @@ TRACKERS: dict[str, Callable[[RunFolder, Config], Tracker]] = {
 
 def tracker_id(folder: RunFolder, tracker: Literal["wandb", "trackio"]) -> str:
     """Returns the name of the run at a tracker, which the run folder keeps."""
-    path = folder.path / NAMES
+    path = folder.path / TRACKED_RUNS
     names = json.loads(path.read_bytes()) if path.is_file() else {}
     if tracker not in names:
         names[tracker] = f"{folder.path.name}-{secrets.token_hex(4)}"

@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
-from flaxformer_lite.core.optim.selection import merge, trained_layers
+from flaxformer_lite.core.optim.selection import merge_trees, trained_layers
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 
 
@@ -106,7 +106,7 @@ class Frozen:
                 f"{digest[:12]}…, was {reference['sha256'][:12]}…): restore the base from a copy, or import it again"
             )
         self._reference = reference
-        return merge(saved, values)
+        return merge_trees(saved, values)
 
     def complete_state(self, state: Any, abstract: Any, reference: dict[str, str]) -> Any:
         """Returns the whole state for a state of `without`. The base's parameters are constant, and so are their own averages."""
@@ -114,7 +114,7 @@ class Frozen:
         if state.ema is None:
             return state._replace(params=params)
         copies = jax.tree.map(jnp.copy, self.divide(params)[1])  # a step gives away the memory of each array once
-        return state._replace(params=params, ema=merge(state.ema, copies))
+        return state._replace(params=params, ema=merge_trees(state.ema, copies))
 
 
 class WithFrozen(Checkpoints):

@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer_lite.cli.options import TranslationOptions, typed, typed_for_translations, typed_settings
 from flaxformer_lite.core.search.settings import Sampling
-from flaxformer_lite.run.choosing import candidates
+from flaxformer_lite.run.choosing import candidate_settings
 from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiny_config
 
@@ -16,7 +16,9 @@ CONFIG = replace(tiny_config(), decode=replace(tiny_config().decode, beam_size=5
 
 def decode_settings(*options: str) -> dict[str, Any]:
     arguments = evaluate_arguments("run", *options)
-    return candidates(CONFIG.decode, **typed(TranslationOptions, arguments).choice(), **typed_settings(arguments))
+    return candidate_settings(
+        CONFIG.decode, **typed(TranslationOptions, arguments).choice(), **typed_settings(arguments)
+    )
 
 
 @pytest.mark.parametrize(

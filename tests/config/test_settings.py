@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from flaxformer_lite.config.settings import item_type, required, settings_in, variants_in, walk
+from flaxformer_lite.config.settings import item_type, required_settings, settings_in, variants_in, walk
 from flaxformer_lite.core.base.annotations import Answers, Resume, SavedAs, type_hints
 
 
@@ -65,4 +65,4 @@ def test_hints_have_their_bounds_and_no_marks():
     assert type_hints(Round)["radius"] == Annotated[int, Ge(1)] and type_hints(Room)["shape"] == Round | Square
     assert variants_in(type_hints(Room)["others"]) == {"round": Round, "square": Square}
     assert item_type(tuple[int, ...] | None) is int and item_type(int) is None
-    assert required(Room) == ["name"]
+    assert required_settings(Room) == ["name"]

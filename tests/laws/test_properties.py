@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.core.data.batch_plan import PADDING_ROW, BatchPlan, make_buckets
 from flaxformer_lite.core.data.dataset import Dataset
-from flaxformer_lite.core.data.packing import documents, overlapping_pieces, pack, packs, with_ends
+from flaxformer_lite.core.data.packing import as_documents, overlapping_pieces, pack, packs, with_ends
 from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.optim.schedules import Constant
@@ -72,7 +72,7 @@ def test_tokenizers_give_a_text_back(text: str, others: list[str]) -> None:
 def test_packs_hold_every_token_once(sizes: list[int], most: int, seed: int, window: int) -> None:
     """No row is too full, and what is predicted is each document and its end."""
     whole = [np.arange(4, 4 + size, dtype=np.int32) for size in sizes]
-    found = documents([TokenPair(np.zeros(0, np.int32), document) for document in whole], "causal_lm")
+    found = as_documents([TokenPair(np.zeros(0, np.int32), document) for document in whole], "causal_lm")
     pieces, lengths = overlapping_pieces(found, most, DEFAULT_SPECIAL_IDS)
     spans, used = pack(pieces, lengths, 12, seed, window)
     make = packs(spans, functools.partial(with_ends, found, DEFAULT_SPECIAL_IDS))

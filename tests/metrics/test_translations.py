@@ -20,8 +20,8 @@ from flaxformer_lite.metrics.translations import (
     MetricConfig,
     bleu,
     chrf,
-    compare,
     compare_ratings,
+    compare_systems,
     exact_match,
     language_of,
     of_parts,
@@ -105,7 +105,7 @@ def test_paired_bootstrap_tells_a_difference_from_none():
     """Laws: equal scores have p 1 (sacreBLEU's own count would say 0.001), a clear difference a small p, the first system none."""
     references = [f"the cat number {i} sat on the mat" for i in range(40)]
     worse = [line.replace("sat", "sits") for line in references]
-    found = compare({"worse": worse, "same": worse, "better": references}, references)
+    found = compare_systems({"worse": worse, "same": worse, "better": references}, references)
     assert [(c.system, c.metric) for c in found] == [
         (system, metric) for metric in ("BLEU", "chrF2") for system in ("worse", "same", "better")
     ]
@@ -195,7 +195,7 @@ def test_orders_of_chrf():
     found = chrf(hypotheses, references, MetricConfig(chrf_word_order=2, chrf_char_order=5))
     assert found.value == CHRF(word_order=2, char_order=5).corpus_score(hypotheses, [references]).score
     assert "nc:5|nw:2" in found.signature
-    compared = compare({"one": hypotheses}, references, MetricConfig(chrf_word_order=2))
+    compared = compare_systems({"one": hypotheses}, references, MetricConfig(chrf_word_order=2))
     assert [c.metric for c in compared] == ["BLEU", "chrF2++"] and "nw:2" in compared[1].signature
     plus = MetricConfig(chrf_word_order=2)
     assert text_scores(("chrf",), hypotheses, references, plus)["chrf"].value == (

@@ -29,7 +29,7 @@ from flaxformer_lite.engine.exports import RunWeights, own_part
 from flaxformer_lite.engine.rules import CannotAnswer
 from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.chats.chat import ChatTokenizers
-from flaxformer_lite.files.chats.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt
+from flaxformer_lite.files.chats.translation_prompt import PLAIN_SENTENCE, SOURCE_ALONE, TranslationPrompt
 from flaxformer_lite.files.data import DataConfig, ParallelText
 from flaxformer_lite.files.tokenizers import FromRun
 from flaxformer_lite.interop.exporting import export_hf
@@ -157,7 +157,7 @@ def test_languages_are_named_by_the_call_or_by_the_settings(run: Run) -> None:
 def test_the_usual_message_is_that_of_the_training(run: Run) -> None:
     plain = asked_with(run, None)
     tuned = dataclasses.replace(plain, config=dataclasses.replace(plain.config, objective=Instruction()))
-    assert asking(plain).translation is PLAIN
+    assert asking(plain).translation is PLAIN_SENTENCE
     assert asking(tuned).translation is SOURCE_ALONE
 
 

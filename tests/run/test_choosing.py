@@ -10,7 +10,7 @@ from flaxformer_lite.core.objectives import Regression
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.metrics.translations import MetricConfig
-from flaxformer_lite.run.choosing import best_first, candidates
+from flaxformer_lite.run.choosing import best_first, candidate_settings
 
 
 @pytest.mark.parametrize(("best", "order"), [("highest", ["long", "abc", "a"]), ("lowest", ["a", "abc", "long"])])
@@ -45,4 +45,4 @@ def test_the_answer_with_the_least_risk_comes_first():
 )
 def test_what_cannot_choose_is_refused(best_by: Any, message: str):
     with pytest.raises(ValueError, match=message):
-        candidates(DecodeConfig(beam_size=4), best_by)
+        candidate_settings(DecodeConfig(beam_size=4), best_by)

@@ -20,7 +20,7 @@ from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.answers import ScoredText
-from flaxformer_lite.core.search.devices import GIB, Workload, place
+from flaxformer_lite.core.search.devices import GIB, Workload, device_groups
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.run import Run, write_run
@@ -154,9 +154,9 @@ def workload(**changes: Any) -> Workload:
 
 
 def test_a_copy_is_the_default_where_the_memory_is_not_known():
-    placement = place(workload())
+    placement = device_groups(workload())
     assert (placement.groups, placement.tensor) == (8, 1)
-    assert place(workload(), devices=jax.devices()[:1]).mesh is None
+    assert device_groups(workload(), devices=jax.devices()[:1]).mesh is None
 
 
 @pytest.mark.slow
@@ -166,10 +166,10 @@ def test_the_fewest_devices_of_a_group_that_have_the_memory_are_chosen():
     whole = sum(sizes) + workload().search_bytes()
     assert workload().parameter_bytes(1) == sum(sizes)
     for share, tensor in ((1.0, 1), (0.99, 2), (0.52, 2), (0.48, 4)):
-        assert place(workload(), memory=int(share * whole / 0.9) + 1).tensor == tensor
+        assert device_groups(workload(), memory=int(share * whole / 0.9) + 1).tensor == tensor
     message = r"does not fit: with train\.mesh\.tensor 4 of 8 devices a device needs .* GiB"
     with pytest.raises(ValueError, match=message):
-        place(workload(), memory=whole // 8)
+        device_groups(workload(), memory=whole // 8)
 
 
 def test_weights_in_bfloat16_need_half_the_memory_but_for_vectors():
@@ -188,7 +188,7 @@ def test_weights_in_bfloat16_need_half_the_memory_but_for_vectors():
     ],
 )
 def test_devices_of_fsdp_join_tensor_as_far_as_the_heads_allow(mesh: MeshConfig, groups: int, tensor: int):
-    placement = place(workload(), mesh)
+    placement = device_groups(workload(), mesh)
     assert (placement.groups, placement.tensor) == (groups, tensor)
 
 
@@ -201,7 +201,7 @@ def test_devices_of_fsdp_join_tensor_as_far_as_the_heads_allow(mesh: MeshConfig,
 )
 def test_a_mesh_that_does_not_fit_is_refused(mesh: MeshConfig, message: str):
     with pytest.raises(ValueError, match=message):
-        place(workload(), mesh)
+        device_groups(workload(), mesh)
 
 
 def test_the_line_names_groups_and_tensor(folder: Path, capsys: pytest.CaptureFixture[str]):

@@ -16,7 +16,7 @@ from flaxformer_lite.files.data.store import train_tokenizers
 from flaxformer_lite.files.tokenizers import FromRun
 from flaxformer_lite.files.tokenizers.subword_sampling import BPEDropout
 from flaxformer_lite.run import Run, write_run
-from flaxformer_lite.run.extending import extend, lines_of, old_text
+from flaxformer_lite.run.extending import extend, lines_of_files, old_text
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import Command
 from tests.support.hf_folders import random_params
@@ -89,7 +89,7 @@ def test_text_is_of_one_file_or_of_several(tmp_path: Path) -> None:
     for name, text in (("a.txt", "1\n2\n"), ("b.txt", "3\n")):
         (tmp_path / name).write_text(text)
     first, second = str(tmp_path / "a.txt"), str(tmp_path / "b.txt")
-    found = [[*lines_of(files)] for files in (first, str(tmp_path / "*.txt"), [second, first])]
+    found = [[*lines_of_files(files)] for files in (first, str(tmp_path / "*.txt"), [second, first])]
     assert found == [[*"12"], [*"123"], [*"312"]]
     assert old_text(DataConfig(), [first, second]) == ["1", "2", "3"]
     with pytest.raises(ValueError, match=r"c\.txt: no such file"):

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.run.recording import Place, RecordedRow, Recording, open_recording
+from flaxformer_lite.run.recording import RecordedRow, Recording, RecordPlace, open_recording
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import Command
 from tests.support.objectives import unmasked
@@ -92,7 +92,7 @@ def test_beyond_the_newest_step_are_the_rows_to_come(tmp_path: Path, command: Co
     recording = open_recording(RunFolder(run.folder))
     (run.folder / "metrics.jsonl").unlink()  # the newest checkpoint knows it too
     assert recording.reached == open_recording(RunFolder(run.folder)).reached == STEPS
-    assert str(Place(0, "of a mixture", ("a.en", "a.de"), 3)) == "of a mixture: a.en:3"
+    assert str(RecordPlace(0, "of a mixture", ("a.en", "a.de"), 3)) == "of a mixture: a.en:3"
     record = recording.rows(STEPS + 5)[0].places[0].record
     states = {(r.step or 0) > STEPS: r.state for r in recording.readings([record])}
     assert states[True] == "not yet" and states[False] != "not yet"

@@ -25,7 +25,7 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     base = load_config(recipe.BASE)
     train = dataclasses.replace(base.train, text_metrics=(), best_metric="loss")
     decode = dataclasses.replace(base.decode, beam_size=1)
-    monkeypatch.setattr(recipe, "SIZES", sizes)
+    monkeypatch.setattr(recipe, "MODEL_SIZES", sizes)
     monkeypatch.setattr(recipe, "load_config", lambda name: dataclasses.replace(base, train=train, decode=decode))
     monkeypatch.setattr(recipe, "EPOCHS", (1, 1))
     for module in (recipe, timing):
@@ -59,6 +59,6 @@ if __name__ == "__main__":
     with pytest.MonkeyPatch.context() as patch:
         make_small(patch)
         make_right(patch, 0.05)
-        patch.setattr(teaching, "LINES_AT_ONCE", 10)
+        patch.setattr(teaching, "LINES_OF_PIECE", 10)
         print("ready", flush=True)
         prepare(Models(teachers=("teacher",), mono=("mono.xa",)))

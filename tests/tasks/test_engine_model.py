@@ -198,7 +198,7 @@ def test_texts_that_it_reads_otherwise_are_for_jax(tmp_path: Path, monkeypatch: 
 
 def test_masks_and_models_with_a_decoder_are_for_jax(tmp_path: Path):
     run = load(write_encoder(tmp_path / "run", objective=MaskedLM(mask_token=9)))
-    with pytest.raises(ValueError, match="encoders alone here, and fills no masks, or choose engine jax"):
+    with pytest.raises(ValueError, match="only by encoders, and fills no masks, or choose engine jax"):
         run.fill_mask(["[MASK]"], engine="ctranslate2")
     assert run.fill_mask(["a[MASK]"], engine="auto") == run.fill_mask(["a[MASK]"])
 

@@ -22,7 +22,7 @@ from flaxformer_lite.core.text import Languages
 from flaxformer_lite.files.data import TSV, Dates, Mixture, ParallelText
 from flaxformer_lite.files.records import Pairs
 from flaxformer_lite.metrics import translations as metrics
-from flaxformer_lite.metrics.translations import MetricConfig, compare
+from flaxformer_lite.metrics.translations import MetricConfig, compare_systems
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.scoring import ScoredData, score, scored_data
 from flaxformer_lite.tools import scores
@@ -235,13 +235,13 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_runs_are_compared_by_paired_bootstrap(compared, tmp_path: Path, capsys: pytest.CaptureFixture):
-    """Oracle: `metrics.compare` on the same answers, and by hand: equal answers have p 1, no right one a small p."""
+    """Oracle: `metrics.compare_systems` on the same answers, and by hand: equal answers have p 1, no right one a small p."""
     compared("20", "0", "19")
     out, err = capsys.readouterr()
     report = json.loads(out)
     assert [run["exact_match"] for run in report["runs"]] == [1.0, 0.0, 0.95] and report["sentences"] == 20
     systems = {str(tmp_path / n): [*TARGETS[: int(n)], *["no\rdate"] * (20 - int(n))] for n in ("20", "0", "19")}
-    expected = compare(systems, TARGETS)
+    expected = compare_systems(systems, TARGETS)
     assert report["comparison"] == [json.loads(json.dumps(found._asdict())) for found in expected]
     first, worst, close = report["comparison"][:3]
     assert first["score"] == pytest.approx(100) and first["p_value"] is None

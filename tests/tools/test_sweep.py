@@ -12,7 +12,7 @@ from flaxformer_lite.config import load_config, to_json
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.tools import sweep as sweeping
 from flaxformer_lite.tools.corpus.part import Part
-from flaxformer_lite.tools.sweep import Member, axis, members_of, named, sweep, table
+from flaxformer_lite.tools.sweep import Member, axis, member_name, members_of, sweep, sweep_table
 from flaxformer_lite.training import loop, setup
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import Command
@@ -82,7 +82,8 @@ def test_combinations_by_hand(config: str):
         ("seed=6", "", 6),
     ]
     assert (
-        named({"--model.dropout.rate": "1", "--model.lora.rate": "a/b"}) == "model.dropout.rate=1,model.lora.rate=a-b"
+        member_name({"--model.dropout.rate": "1", "--model.lora.rate": "a/b"})
+        == "model.dropout.rate=1,model.lora.rate=a-b"
     )
     assert axis("a.b_c=1 2,x") == ("--a.b-c", ["1 2", "x"])
 
@@ -194,7 +195,7 @@ def test_the_table_by_hand(tmp_path: Path):
         )
         (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
         members.append(Member(values, tiniest_config(), RunFolder(folder)))
-    assert [line.split() for line in table(members)] == [
+    assert [line.split() for line in sweep_table(members)] == [
         ["run", "step", "loss", "accuracy"],
         ["a,seed=1", "1", "1", "–"],
         ["a,seed=0", "3", "2", "0.25"],

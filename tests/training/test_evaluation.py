@@ -26,7 +26,7 @@ from flaxformer_lite.core.runners import abstract_state, make_runner
 from flaxformer_lite.core.search import DecodeConfig, Sampling
 from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.request import Request, in_order
+from flaxformer_lite.core.search.request import Request, requests_in_order
 from flaxformer_lite.core.text import Bytes, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import EOS
 from flaxformer_lite.files.data import ParallelText
@@ -36,7 +36,7 @@ from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.tasks.jax_model import JaxModel
 from flaxformer_lite.tasks.label.answers import Label
 from flaxformer_lite.training import evaluation, train_task
-from flaxformer_lite.training.evaluation import Evaluator, check_sample_prompts, merge_counts, placed, report
+from flaxformer_lite.training.evaluation import Evaluator, check_sample_prompts, merge_counts, placed_groups, report
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, with_train
@@ -151,7 +151,7 @@ def answers_of(count: int, placement: Placement, variables: VariableDict) -> lis
     decoder = Decoder(Transformer(SMALL, placement.tensor), SAMPLED, placement=placement)
     random = np.random.default_rng(0)
     sources = [[*random.integers(4, 61, n).tolist(), EOS] for n in random.integers(1, 14, 37)]
-    requests = in_order([*sources[:5], [], *sources[5:]], seed=7)
+    requests = requests_in_order([*sources[:5], [], *sources[5:]], seed=7)
     evaluator, processes = object.__new__(Evaluator), Processes()
     evaluator.processes, processes.count, processes.merge = processes, count, dict
     answers, told = [], []
@@ -268,9 +268,9 @@ def test_a_model_that_training_divides_is_divided_as_the_memory_needs(
     config = large()
     monkeypatch.setattr(evaluation, "memory_of", lambda device: mebibytes and mebibytes * MIB)
     runner = make_runner("mesh", train_task(config), make_mesh(config.train.mesh))
-    assert placed(config, config.decode, runner).tensor == tensor
+    assert placed_groups(config, config.decode, runner).tensor == tensor
     monkeypatch.setattr(runner, "mesh", make_mesh())  # parameters that are whole on each device need no room more
-    assert placed(config, config.decode, runner).tensor == 1
+    assert placed_groups(config, config.decode, runner).tensor == 1
 
 
 @pytest.mark.parametrize(

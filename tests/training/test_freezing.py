@@ -170,7 +170,7 @@ def test_a_rate_of_frozen_parameters_is_refused_before_the_first_step():
     task = train_task(
         dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, rates={"decoder/*": 0.5}))
     )
-    with pytest.raises(ValueError, match=r"optimizer\.rates has 'decoder/\*', which matches frozen"):
+    with pytest.raises(ValueError, match=r"optimizer\.rates has 'decoder/\*', which matches only frozen"):
         jax.eval_shape(task.initialize)
 
 

@@ -569,7 +569,7 @@ def test_parameters_that_are_not_finite_are_neither_saved_nor_resumed(uninterrup
         with pytest.raises(Failure, match="not finite after step 8, which was not saved: lower"):
             loop.train(NO_TEXT, tmp_path / "run")
         assert saved(tmp_path / "run") == ["4", "5"]
-        patch.setattr(loop, "is_finite", lambda _: True)
+        patch.setattr(loop, "all_finite", lambda _: True)
         with pytest.raises(Failure, match="at step 9"):
             loop.train(with_train(NO_TEXT, max_skipped_steps=1), tmp_path / "run")
     assert saved(tmp_path / "run") == ["4", "5", "8"]

@@ -8,7 +8,7 @@ import pytest
 
 from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.training import loop_state
-from flaxformer_lite.training.loop_state import WINDOW, LoopState, is_finite
+from flaxformer_lite.training.loop_state import SPIKE_WINDOW, LoopState, all_finite
 
 
 def test_the_mean_loss_is_over_tokens_and_starts_anew():
@@ -70,8 +70,8 @@ def test_a_step_reads_the_next_batch_that_is_not_left_out():
 
 def test_a_spike_is_six_deviations_above_the_steps_before():
     state = LoopState("data")
-    usual = [1000.0, *[2.0, 4.0] * (WINDOW // 2)]
-    assert [state.spike(loss) for loss in usual] == [None] * (WINDOW + 1)
+    usual = [1000.0, *[2.0, 4.0] * (SPIKE_WINDOW // 2)]
+    assert [state.spike(loss) for loss in usual] == [None] * (SPIKE_WINDOW + 1)
     assert state.recent_losses == usual[1:]
     assert state.spike(9.1) == "9.1000, where the 100 steps before had 3.0000 ± 1.0000"
     assert state.spike(9.0) is None  # the last spike has made the deviation larger
@@ -80,16 +80,16 @@ def test_a_spike_is_six_deviations_above_the_steps_before():
 
 def test_losses_that_are_nearly_equal_have_no_spike_below_a_hundredth():
     """Their deviation is 0, so six of them are nothing."""
-    assert LoopState("data", recent_losses=[2.0] * WINDOW).spike(2.019) is None
-    assert LoopState("data", recent_losses=[2.0] * WINDOW).spike(2.021) is not None
+    assert LoopState("data", recent_losses=[2.0] * SPIKE_WINDOW).spike(2.019) is None
+    assert LoopState("data", recent_losses=[2.0] * SPIKE_WINDOW).spike(2.021) is not None
 
 
 @pytest.mark.parametrize("number", [jnp.nan, jnp.inf, -jnp.inf])
 def test_one_number_suffices(number: float, monkeypatch: pytest.MonkeyPatch):
     """As arrays of this host, and by the programs for arrays on other devices."""
     tree = {"whole": jnp.arange(3), "none": None, "half": jnp.ones((2, 5), jnp.bfloat16), "empty": jnp.zeros((0, 3))}
-    assert is_finite(tree) and is_finite({"whole": jnp.arange(3)})
+    assert all_finite(tree) and all_finite({"whole": jnp.arange(3)})
     broken = tree | {"half": tree["half"].at[1, 4].set(number)}
-    assert not is_finite(broken)
+    assert not all_finite(broken)
     monkeypatch.setattr(loop_state, "on_own_cpus", lambda x: False)
-    assert is_finite(tree) and not is_finite(broken)
+    assert all_finite(tree) and not all_finite(broken)

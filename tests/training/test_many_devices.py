@@ -18,7 +18,7 @@ from flaxformer_lite.core.optim.schedules import Constant
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.core.runners import MeshRunner, PmapRunner, Runner, abstract_state
 from flaxformer_lite.core.step import TrainTask
-from flaxformer_lite.tools.planning.hlo_parser import parse
+from flaxformer_lite.tools.planning.hlo_parser import parse_program
 from flaxformer_lite.tools.planning.program import read_program
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from tests.support.small_models import NO_DROPOUT
@@ -177,7 +177,7 @@ def program(mesh: str) -> jax.stages.Compiled:
 def gathered(text: str) -> list[tuple[tuple[int, ...], list[str]]]:
     """Shape of everything that the program gathers, and where in the source each operation comes from that reads it."""
     found = []
-    for computation in parse(text)[0].values():
+    for computation in parse_program(text)[0].values():
         for gather in computation.values():
             if gather.opcode in ("all-gather", "all-gather-done"):
                 readers = [i for i in computation.values() if gather.name in i.operands]

@@ -13,11 +13,11 @@ from flaxformer_lite.config import load_config
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training import summary
 from flaxformer_lite.training.summary import (
-    command_of,
     describe_data,
     describe_devices,
     describe_weights,
     device_warnings,
+    use_command,
 )
 from tests.support.experiments import tiny_config, with_train
 
@@ -99,7 +99,7 @@ def test_the_end_names_the_command_that_uses_the_model():
         "classify_docstrings": "classify", "rate_translations": "classify", "label_code_names": "label",
         "search_topics": "embed", "chat_dates": "generate",
     }  # fmt: skip
-    assert {name: command_of(load_config(name)) for name in commands} == commands
+    assert {name: use_command(load_config(name)) for name in commands} == commands
     classifier, search = load_config("classify_docstrings"), load_config("search_topics").model
     model = dataclasses.replace(classifier.model, sentence_embedding=search.sentence_embedding)
-    assert command_of(dataclasses.replace(classifier, model=model)) == "classify"
+    assert use_command(dataclasses.replace(classifier, model=model)) == "classify"

@@ -103,7 +103,7 @@ def test_one_that_is_not_installed_is_a_warning_with_the_command(folder, monkeyp
 def test_the_name_at_a_tracker_stays_with_the_run_folder(folder: RunFolder):
     name = tracker_id(folder, "wandb")
     assert name.startswith("run-") and tracker_id(folder, "wandb") == name
-    assert json.loads((folder.path / trackers.NAMES).read_text()) == {"wandb": name}
+    assert json.loads((folder.path / trackers.TRACKED_RUNS).read_text()) == {"wandb": name}
     assert tracker_id(folder, "trackio") != name and tracker_id(folder, "wandb") == name
 
 

@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def train(arguments: argparse.Namespace, config: "Config") -> None:
     from flaxformer_lite.tools.planning import make_plan
-    from flaxformer_lite.tools.planning.plan import as_json, in_words
+    from flaxformer_lite.tools.planning.plan import as_json, step_plan_in_words
     from flaxformer_lite.tools.planning.sharding import sharding_table
 
     if arguments.devices is not None and arguments.devices > 0 and arguments.topology is None:
@@ -100,12 +100,12 @@ def train(arguments: argparse.Namespace, config: "Config") -> None:
     with Progress() as progress:
         progress.update(f"compiling for {arguments.topology}")
         plan = make_plan(config, arguments.topology, num_slices=arguments.num_slices)
-    print(json.dumps(as_json(plan), indent=2) if arguments.json else in_words(plan))
+    print(json.dumps(as_json(plan), indent=2) if arguments.json else step_plan_in_words(plan))
 
 
 def decode(arguments: argparse.Namespace, config: "Config") -> None:
-    from flaxformer_lite.tools.planning.decode import in_words, plans_of
-    from flaxformer_lite.tools.planning.fit import size
+    from flaxformer_lite.tools.planning.decode import plan_in_words, plans_of
+    from flaxformer_lite.tools.planning.fit import bytes_of_size
 
     check_decode(arguments)
     with Progress() as progress:
@@ -116,13 +116,13 @@ def decode(arguments: argparse.Namespace, config: "Config") -> None:
             mesh=chosen_mesh(arguments),
             topology=arguments.topology,
             num_devices=arguments.devices or 1,
-            memory=None if arguments.memory is None else size(arguments.memory),
+            memory=None if arguments.memory is None else bytes_of_size(arguments.memory),
             rows=arguments.rows,
             source_length=arguments.source_length,
             weights_dtype=arguments.weights_dtype or WEIGHTS_DTYPES[0],
         )
     as_json = json.dumps([*map(asdict, plans)], indent=2)
-    print(as_json if arguments.json else "\n\n".join(map(in_words, plans)))
+    print(as_json if arguments.json else "\n\n".join(map(plan_in_words, plans)))
     if arguments.fit and not any(plan.fits for plan in plans):
         raise Failure("none of these fits: choose --weights-dtype bfloat16, fewer --rows, or more devices")
 
@@ -141,7 +141,7 @@ def check_decode(arguments: argparse.Namespace) -> None:
 
 
 def fit(arguments: argparse.Namespace, config: "Config") -> None:
-    from flaxformer_lite.tools.planning.fit import as_json, command, fit_on, in_words, nothing_fits
+    from flaxformer_lite.tools.planning.fit import as_json, command, fit_on, nothing_fits, trials_in_words
 
     if not arguments.fit:
         raise ValueError("--memory is for --fit or --decode: add one of them, or leave --memory out")
@@ -152,6 +152,6 @@ def fit(arguments: argparse.Namespace, config: "Config") -> None:
     if result.found is not None:
         words = command(arguments.config, arguments.flags, result.found.settings)
         words += "".join(f" --import {shlex.quote(name)}" for name in arguments.imports)
-    print(json.dumps(as_json(result, words), indent=2) if arguments.json else in_words(result, words))
+    print(json.dumps(as_json(result, words), indent=2) if arguments.json else trials_in_words(result, words))
     if words is None:
         raise Failure(nothing_fits(result))

@@ -43,13 +43,13 @@ WEIGHTS_DTYPES = ("float32", "bfloat16")
 PLACE = re.compile(r"\{(\w*)\}")
 """A place in the text of a setting."""
 
-SHOWN = 100
+SHOWN_CHARACTERS = 100
 """Characters of a value in a message."""
 
 
 def cut(text: str) -> str:
     """Returns a value as messages show it: its first characters, and their number if there are more."""
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}… ({len(text):,} characters)"
 
 
 LIMITS: dict[type, tuple[str, Callable[[Any, Any], bool], str]] = {
@@ -153,10 +153,10 @@ def accepts(hint: Any, value: Any, most: float = LARGEST) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= most
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
-    return not isinstance(hint, type) or hint not in NAMES or isinstance(value, hint)
+    return not isinstance(hint, type) or hint not in NAMES_OF_TYPES or isinstance(value, hint)
 
 
-NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", type(None): "None"}
+NAMES_OF_TYPES = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", type(None): "None"}
 
 
 def legal_values(hint: Any, *, name_types: bool = False, name_largest: bool = False) -> str:
@@ -184,5 +184,5 @@ def legal_values(hint: Any, *, name_types: bool = False, name_largest: bool = Fa
     if origin is dict:
         return f"a dict whose values are each {inner(arguments[1])}"
     if hint is int and name_largest:
-        return f"{NAMES[int]} and at most {LARGEST}"
-    return NAMES.get(hint, getattr(hint, "__name__", str(hint)))
+        return f"{NAMES_OF_TYPES[int]} and at most {LARGEST}"
+    return NAMES_OF_TYPES.get(hint, getattr(hint, "__name__", str(hint)))

@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
-KEPT = 32
+KEPT_VALUES = 32
 """The values of a function that are kept, those used last: programs of larger models have several MiB each."""
 
 
 def once(function: Callable[..., Value]) -> Callable[..., Value]:
     """Returns the function with a memory of its newest values. With arguments that have no hash nothing is remembered."""
-    remembering = functools.lru_cache(KEPT)(function)
+    remembering = functools.lru_cache(KEPT_VALUES)(function)
 
     @functools.wraps(function)
     def remembered(*arguments: Any) -> Value:

@@ -14,9 +14,9 @@ from flaxformer_lite.core.data.records import Pack, TokenPair
 from flaxformer_lite.core.data.token_arrays import Spans, TokenArrays
 from flaxformer_lite.core.text import SpecialIds
 
-WINDOW = 1024
+PIECES_AT_ONCE = 1024
 """The number of pieces that are packed together: more pieces leave fewer gaps and take longer."""
-BLOCK = 256
+WINDOWS_AT_ONCE = 256
 """The number of windows that are packed at the same time, by array operations."""
 NUM_OTHERS = 8
 """The number of texts of other documents from which the false next text of a text is drawn."""
@@ -24,7 +24,7 @@ NUM_OTHERS = 8
 Tokens = Integer[np.ndarray, "_"]
 
 
-def documents(records: Sequence[TokenPair], kind: str) -> TokenArrays:
+def as_documents(records: Sequence[TokenPair], kind: str) -> TokenArrays:
     """Returns records without a source, each a document. Raises: ValueError for one with a source: nothing would read it."""
     arrays = TokenArrays.of(records)
     with_source = np.flatnonzero(arrays.sizes[:, 0])
@@ -95,7 +95,7 @@ def packs(spans: Spans, read: Callable[[int, int, int], Tokens]) -> Callable[[in
 
 
 def pack(
-    pieces: Spans, sizes: Int[np.ndarray, "P"], room: int, seed: int, window: int = WINDOW
+    pieces: Spans, sizes: Int[np.ndarray, "P"], room: int, seed: int, window: int = PIECES_AT_ONCE
 ) -> tuple[Spans, Int[np.ndarray, "R"]]:
     """Packs all pieces into rows of at most `room` positions. sizes: the positions of each piece. Also returns those of each row.
 
@@ -105,7 +105,7 @@ def pack(
     sizes = np.asarray(sizes, np.int32)
     order = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 2])).permutation(len(sizes))
     whole = len(order) - len(order) % window
-    blocks = [order[chunk].reshape(-1, window) for chunk in slices(whole, BLOCK * window)]
+    blocks = [order[chunk].reshape(-1, window) for chunk in slices(whole, WINDOWS_AT_ONCE * window)]
     if whole < len(order):
         blocks.append(order[None, whole:])
     packed = [first_fit_decreasing(block, sizes, room) for block in blocks] or [(order, order)]

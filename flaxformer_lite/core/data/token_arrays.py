@@ -14,7 +14,7 @@ from flaxformer_lite.core.data.records import NOTHING, TokenPair
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.pairs import EncodedPair, Extent, Pair
 
-AT_ONCE = 4096
+PAIRS_AT_ONCE = 4096
 """Pairs that are tokenized at once, by the library of the tokenizer on all cores."""
 Item = TypeVar("Item", covariant=True)
 
@@ -168,9 +168,9 @@ class TokenShard(NamedTuple):
         """Returns the tokens of the pairs; `report` gets the number of pairs that are done, now and then, and may raise."""
 
         def encoded() -> Iterator[EncodedPair]:
-            for start in range(0, len(pairs), AT_ONCE):
+            for start in range(0, len(pairs), PAIRS_AT_ONCE):
                 report(start)
-                yield from tokenizers.encode_pairs(pairs[start : start + AT_ONCE])
+                yield from tokenizers.encode_pairs(pairs[start : start + PAIRS_AT_ONCE])
 
         return cls.of(encoded(), dtype)
 

@@ -41,7 +41,7 @@ class SplashBlocks(Checked, at="model.attention.splash"):
     for the gradient of the queries once for each block of keys."""
 
 
-HEADS = "tensor"
+HEADS_AXIS = "tensor"
 """The mesh axis that divides heads."""
 SPLASH_BLOCK = 128
 """Block size of Splash, in queries and keys: blocks are a multiple of it, and other lengths are padded."""
@@ -361,8 +361,8 @@ def on_each_device(function: Callable[..., Array], call: AttentionCall) -> Calla
         if axis in automatic and rest % mesh.shape[axis] == 0:
             rows.append(axis)
             rest //= mesh.shape[axis]
-    split = HEADS in automatic and call.key.shape[2] % mesh.shape[HEADS] == 0
-    heads = PartitionSpec(tuple(rows), HEADS if split else None)
+    split = HEADS_AXIS in automatic and call.key.shape[2] % mesh.shape[HEADS_AXIS] == 0
+    heads = PartitionSpec(tuple(rows), HEADS_AXIS if split else None)
     specs = (heads, heads, heads, PartitionSpec(tuple(rows)))
     return jax.shard_map(function, in_specs=specs, out_specs=heads, axis_names=automatic, check_vma=False)
 

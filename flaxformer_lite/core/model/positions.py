@@ -138,7 +138,7 @@ class Learned(PositionScheme):
             raise ValueError("model.positions.relative.per_layer is True: it must be False, one bias for all layers")
 
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], param: Param) -> Float[Array, "B T D"]:
-        check_length(x.shape[1], self.max_positions)
+        check_positions(x.shape[1], self.max_positions)
         shape = (self.offset + self.max_positions, x.shape[-1])
         table = param("embedding", nn.initializers.normal(self.stddev), shape, jnp.float32)
         return x + table[positions + self.offset].astype(x.dtype)
@@ -165,11 +165,11 @@ class FixedTable(PositionScheme):
             return sinusoids(jnp.arange(shape[0])[None], shape[1], "interleaved")[0].astype(jnp.float32)
 
         table = param("table", sinusoidal, (self.max_positions, x.shape[-1]))
-        check_length(x.shape[1], self.max_positions)
+        check_positions(x.shape[1], self.max_positions)
         return x + jax.lax.stop_gradient(table)[positions].astype(x.dtype)
 
 
-def check_length(length: int, max_positions: int) -> None:
+def check_positions(length: int, max_positions: int) -> None:
     """Raises: ValueError where a sequence is longer than the scheme allows."""
     if length > max_positions:
         raise ValueError(

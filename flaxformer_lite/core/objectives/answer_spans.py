@@ -16,7 +16,7 @@ from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.objectives.base import check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, text_row
-from flaxformer_lite.core.objectives.candidates import ABSENT
+from flaxformer_lite.core.objectives.candidates import ABSENT_SCORE
 from flaxformer_lite.core.objectives.classification import WholeTexts
 from flaxformer_lite.core.objectives.losses import Counts, LossTerm, accuracy, cross_entropy
 from flaxformer_lite.core.objectives.token_labels import token_logits
@@ -116,4 +116,4 @@ class AnswerSpans(AnswerWindows, WholeTexts):
 def place_logits(outputs: Outputs, batch: Batch) -> Float[Array, "B 2 T"]:
     """Returns the logits of each position as the answer's first and its last token; padding has no share of a softmax."""
     logits = jnp.swapaxes(token_logits(outputs), 1, 2)
-    return jnp.where(jnp.asarray(batch.inputs.source_mask)[:, None], logits, ABSENT)
+    return jnp.where(jnp.asarray(batch.inputs.source_mask)[:, None], logits, ABSENT_SCORE)

@@ -27,7 +27,7 @@ from flaxformer_lite.core.objectives.classification import WholeTexts
 from flaxformer_lite.core.objectives.losses import LossTerm, squared_error
 from flaxformer_lite.core.reading.objectives import CandidatesOfQueries
 
-ABSENT = -1e9
+ABSENT_SCORE = -1e9
 """The score of a candidate that a row does not have, or of a padding row: it is the last, and has no share of a softmax."""
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from flaxformer_lite.core.data.packing import documents, overlapping_pieces, pack, packs, with_ends
+from flaxformer_lite.core.data.packing import as_documents, overlapping_pieces, pack, packs, with_ends
 from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows
 from flaxformer_lite.core.model import ModelConfig
@@ -41,7 +41,7 @@ class CausalLM(HeadObjective):
     ) -> Rows:
         """Returns the documents as packs of at most `longest.target` positions."""
         room, special = longest.target, DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
-        texts = documents(records, self.kind)
+        texts = as_documents(records, self.kind)
         spans, used = pack(*overlapping_pieces(texts, room, special), room, seed)
         make = packs(spans, functools.partial(with_ends, texts, special))
         return Rows(np.stack([np.zeros_like(used), used], 1), make, spans)

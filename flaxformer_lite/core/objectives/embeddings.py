@@ -17,7 +17,7 @@ from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.norms import unit_length
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
 from flaxformer_lite.core.objectives.candidates import (
-    ABSENT,
+    ABSENT_SCORE,
     CandidateTexts,
     QueryCandidates,
     longest_candidates,
@@ -29,7 +29,7 @@ from flaxformer_lite.core.reading.objectives import PromptedTexts
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 
-MOST_ANSWERS = 16
+MOST_KNOWN_POSITIVES = 16
 """The most positives of a query that a batch knows besides the drawn one."""
 LOWEST = 0.01
 """The lowest learned temperature."""
@@ -180,8 +180,8 @@ class SentenceEmbeddings(PromptedTexts, CandidateTexts):
             source_tokens=np.stack([pad_tokens(text, lengths.source, special.pad) for text in texts]),
             source_mask=np.stack([np.arange(lengths.source) < len(text) for text in texts]),
         )
-        answers = list(map(digest, record.candidates[: record.num_positives][:MOST_ANSWERS]))
-        return row._replace(extra=(np.array([*map(digest, texts)]), pad_tokens(answers, MOST_ANSWERS)))
+        answers = list(map(text_number, record.candidates[: record.num_positives][:MOST_KNOWN_POSITIVES]))
+        return row._replace(extra=(np.array([*map(text_number, texts)]), pad_tokens(answers, MOST_KNOWN_POSITIVES)))
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """Returns the terms of each width: nats per query, or squared differences of scores per negative."""
@@ -220,7 +220,7 @@ class SentenceEmbeddings(PromptedTexts, CandidateTexts):
         return Outputs(embedding=vectors.swapaxes(0, 1).reshape(-1, vectors.shape[-1]), log_scale=log_scale)
 
 
-def digest(text: Int[np.ndarray, "_"]) -> np.int32:
+def text_number(text: Int[np.ndarray, "_"]) -> np.int32:
     """Returns a number that equal texts share, and others hardly ever."""
     return np.frombuffer(hashlib.sha256(text.tobytes()).digest(), np.int32)[0]
 
@@ -267,13 +267,13 @@ class Vectors:
         number, several, width = self.candidates.shape
         candidates = unit_length(self.candidates.reshape(-1, width)).reshape(self.candidates.shape)
         cosines = jnp.einsum("BD,CKD->BCK", unit_length(self.query), candidates)
-        logits = jnp.where(self.compared, cosines / self.temperature, ABSENT)
+        logits = jnp.where(self.compared, cosines / self.temperature, ABSENT_SCORE)
         return logits.reshape(number, -1), several * jnp.arange(number), self.weights
 
     def backward(self) -> tuple[Float[Array, "B B"], Int[Array, "B"], Float[Array, "B"]]:
         """Returns the same of all queries for every positive."""
         cosines = jnp.einsum("BD,CD->BC", unit_length(self.candidates[:, 0]), unit_length(self.query))
-        logits = jnp.where(self.compared[..., 0].T, cosines / self.temperature, ABSENT)
+        logits = jnp.where(self.compared[..., 0].T, cosines / self.temperature, ABSENT_SCORE)
         return logits, jnp.arange(len(logits)), self.weights
 
     @property

@@ -13,7 +13,7 @@ from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
 from flaxformer_lite.core.objectives.batch import Batch, concat_pieces
 from flaxformer_lite.core.objectives.causal_lm import CausalLM
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
-from flaxformer_lite.core.text.pairs import ANSWERS, Extent
+from flaxformer_lite.core.text.pairs import ANSWER_FLAGS, Extent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Instruction(CausalLM):
 
         def make(i: int) -> Pack:
             chats = [arrays[record] for record, _, _ in spans.row(i)]
-            return Pack(tuple(chat.target for chat in chats), answers=tuple(chat.array(ANSWERS) for chat in chats))
+            return Pack(tuple(chat.target for chat in chats), answers=tuple(chat.array(ANSWER_FLAGS) for chat in chats))
 
         return Rows(np.stack([np.zeros_like(used), used], 1), make, spans, note=note)
 
@@ -65,9 +65,9 @@ def num_answers(arrays: TokenArrays) -> Int[np.ndarray, "I"]:
 
     Raises: ValueError for pairs.
     """
-    if any(len(shard.ids) and ANSWERS not in shard.columns for shard in arrays.shards):
+    if any(len(shard.ids) and ANSWER_FLAGS not in shard.columns for shard in arrays.shards):
         raise ValueError("these records are pairs of token ids: conversations need the tokens of answers too")
-    return arrays.each(ANSWERS, lambda column: column.sums_behind(1))
+    return arrays.each(ANSWER_FLAGS, lambda column: column.sums_behind(1))
 
 
 def left_out(arrays: TokenArrays, num_kept: int, longest: Lengths) -> str:

@@ -11,7 +11,7 @@ from annotated_types import Gt
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.core.base.bounds import Fraction
-from flaxformer_lite.core.data.packing import documents, pack, packs, pairs_of_texts, separate_pieces, without_ends
+from flaxformer_lite.core.data.packing import as_documents, pack, packs, pairs_of_texts, separate_pieces, without_ends
 from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows
 from flaxformer_lite.core.model import Inputs, ModelConfig
@@ -93,7 +93,7 @@ class MaskedLM(HeadObjective):
             )
         if tokenizer is not None:
             self.check_mask(tokenizer.special)
-        texts = documents(records, self.kind)
+        texts = as_documents(records, self.kind)
         if self.next_sentence:
             spans, lengths = pairs_of_texts(texts, (room - 3) // 2, seed)
             used = lengths.sum(1, dtype=np.int32) + 3
@@ -134,10 +134,12 @@ class MaskedLM(HeadObjective):
             token_types=row.types,
         )
 
-    def texts(self, record: Pack, generator: np.random.Generator) -> tuple[list[list["Text"]], np.int32 | None]:
+    def texts(
+        self, record: Pack, generator: np.random.Generator
+    ) -> tuple[list[list["NumberedTokens"]], np.int32 | None]:
         """Returns the texts of each piece of a row, and the label of the row's next sentence."""
 
-        def text(i: int) -> Text:
+        def text(i: int) -> NumberedTokens:
             return record.pieces[i], record.words[i] if record.words else np.arange(len(record.pieces[i]))
 
         read = self.pieces_read(record, generator)
@@ -219,7 +221,7 @@ def mask_tokens(
 
 # Texts with special ids ------------------------------------------------------------------------------------------------
 
-Text = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
+NumberedTokens = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
 """The tokens of a text, without special ids, and the word number of each."""
 
 
@@ -237,7 +239,7 @@ class RowOfTexts(NamedTuple):
     """0 in a piece's first text, 1 in its second; 0 in the padding."""
 
 
-def row_of_texts(pieces: Sequence[Sequence[Text]], length: int, special: SpecialIds) -> RowOfTexts:
+def row_of_texts(pieces: Sequence[Sequence[NumberedTokens]], length: int, special: SpecialIds) -> RowOfTexts:
     """Returns the pieces in a row of `length` positions: BOS before a piece's first text, EOS after every text."""
     tokens, words = np.full(length, special.pad, np.int32), np.full(length, -1, np.int32)
     positions, segments, types = np.zeros((3, length), np.int32)

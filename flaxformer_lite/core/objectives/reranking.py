@@ -19,7 +19,7 @@ from flaxformer_lite.core.model.layers import accumulation_dtype
 from flaxformer_lite.core.objectives.base import check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
 from flaxformer_lite.core.objectives.candidates import (
-    ABSENT,
+    ABSENT_SCORE,
     CandidateTexts,
     QueryCandidates,
     longest_candidates,
@@ -47,7 +47,7 @@ def ranknet(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present
 
 
 def listnet(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
-    wanted = jax.nn.softmax(jnp.where(present, relevance, ABSENT))
+    wanted = jax.nn.softmax(jnp.where(present, relevance, ABSENT_SCORE))
     losses = -(jnp.where(present, jax.nn.log_softmax(scores), 0) * wanted).sum(-1)
     weights = present.any(-1).astype(scores.dtype)
     return LossTerm((losses * weights).sum(), weights.sum())
@@ -182,7 +182,7 @@ class Reranking(CandidateTexts):
         """Returns the score of each candidate, and whether it is there."""
         logits = class_logits(outputs).reshape(jnp.shape(batch.targets))
         present = jnp.asarray(batch.inputs.source_mask).any(-1) & (jnp.asarray(batch.weights) > 0)
-        return jnp.where(present, logits.astype(accumulation_dtype(logits)), ABSENT), present
+        return jnp.where(present, logits.astype(accumulation_dtype(logits)), ABSENT_SCORE), present
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """Returns the term of the criterion, in its unit."""
@@ -202,7 +202,7 @@ class Reranking(CandidateTexts):
         order, figures, losses = np.lexsort(places.T[::-1]), list[tuple[float, float]](), list[LossTerm]()
         for of_query in np.split(rows[order], np.flatnonzero(np.diff(places[order, 0])) + 1):
             scores, relevance, gains = (x.reshape(1, -1) for x in np.split(of_query, 3, axis=1))
-            losses.append(CRITERIA[self.criterion](*map(jnp.asarray, (scores, relevance, scores != ABSENT))))
+            losses.append(CRITERIA[self.criterion](*map(jnp.asarray, (scores, relevance, scores != ABSENT_SCORE))))
             ranked = gains[0, np.lexsort((gains[0], -scores[0]))].tolist()
             figures.append((reciprocal_rank(ranked, 10), ndcg(ranked, ranked, 10)))
         loss = LossTerm(*np.array(jax.device_get(losses), np.float64).sum(0)[:2])

@@ -11,7 +11,7 @@ from annotated_types import Ge, Lt
 from jaxtyping import Bool, Int
 
 from flaxformer_lite.core.base.bounds import Fraction, PositiveInt
-from flaxformer_lite.core.data.packing import documents, packs, separate_pieces, without_ends
+from flaxformer_lite.core.data.packing import as_documents, packs, separate_pieces, without_ends
 from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows
 from flaxformer_lite.core.model import ModelConfig
@@ -90,7 +90,7 @@ class SpanCorruption(HeadObjective):
             )
         if tokenizer is not None:
             self.check_sentinels(tokenizer)
-        texts = documents(records, self.kind)
+        texts = as_documents(records, self.kind)
         pieces, sizes = separate_pieces(texts, most)
         lengths = np.array([self.corrupted_lengths(size) for size in range(most + 1)], np.int32)
         return Rows(lengths[sizes], packs(pieces, functools.partial(without_ends, texts)), pieces)

@@ -26,7 +26,7 @@ from flaxformer_lite.core.base.bounds import (
 )
 from flaxformer_lite.core.base.tree_paths import leaf_path
 from flaxformer_lite.core.optim.schedules import Noam, Schedule
-from flaxformer_lite.core.optim.selection import scaled
+from flaxformer_lite.core.optim.selection import scaled_updates
 
 KeyPath = tuple[Any, ...]
 MomentDtype = Literal["bfloat16"] | None
@@ -347,4 +347,6 @@ class OptimizerConfig(Checked, at="optimizer"):
             direction, decay = decaying(direction, self.weight_decay), optax.masked(optax.identity(), decay_mask)
         limit = optax.identity() if self.clip_norm is None else clip(self.clip_norm)
         rate = optax.scale_by_learning_rate(self.rate(total_steps=total_steps, d_model=d_model))
-        return optax.chain(limit, direction, decay, scaled(rate, self.rates, self.layer_decay, num_layers or {}))
+        return optax.chain(
+            limit, direction, decay, scaled_updates(rate, self.rates, self.layer_decay, num_layers or {})
+        )

@@ -80,7 +80,7 @@ def split(params: PyTree, trainable: tuple[str, ...]) -> tuple[PyTree, PyTree]:
     return unflatten_dict(trained, sep="/"), unflatten_dict(frozen, sep="/")
 
 
-def merge(trained: PyTree, frozen: PyTree) -> PyTree:
+def merge_trees(trained: PyTree, frozen: PyTree) -> PyTree:
     """Returns the parameters of both trees of `split` in one."""
     return unflatten_dict({**flatten_dict(trained), **flatten_dict(frozen)}) if frozen else trained
 
@@ -88,7 +88,7 @@ def merge(trained: PyTree, frozen: PyTree) -> PyTree:
 def with_frozen_dtype(params: PyTree, trainable: tuple[str, ...], dtype: str) -> PyTree:
     """Returns the parameters with the frozen ones in that type, as a run keeps them."""
     trained, frozen = split(params, trainable)
-    return merge(trained, jax.tree.map(lambda x: x.astype(dtype), frozen))
+    return merge_trees(trained, jax.tree.map(lambda x: x.astype(dtype), frozen))
 
 
 def without_frozen_layers(tree: PyTree, trainable: tuple[str, ...]) -> PyTree:
@@ -132,7 +132,7 @@ def depth_below_head(path: str, num_layers: Mapping[str, int]) -> int:
     return max(num_layers.values()) + 1 if stack.endswith("embedding") else 0
 
 
-def scaled(
+def scaled_updates(
     inner: optax.GradientTransformation,
     rates: Mapping[str, float],
     layer_decay: float,

@@ -70,7 +70,7 @@ class CompilerOptions(Checked, at="train.compiler_options"):
         if words is None:
             return {} if update else quick_options(mesh)
         options = dict(word.split("=", 1) for word in words)
-        if (reason := refusal(tuple(options.items()), mesh)) is not None:
+        if (reason := refused_options(tuple(options.items()), mesh)) is not None:
             raise ValueError(
                 f"{self._path}.{kind} is {', '.join(words)}, which the compiler refuses ({reason}): correct the name or the value "
                 "(True and False for switches), or leave it out"
@@ -84,11 +84,11 @@ def quick_options(mesh: Mesh) -> dict[str, str]:
     None either under `JAX_DISABLE_MOST_OPTIMIZATIONS`, which compiles more quickly still.
     """
     asked = mesh.devices.flat[0].platform == "cpu" and not jax.config.read("jax_disable_most_optimizations")
-    return dict(QUICK) if asked and refusal(QUICK, mesh) is None else {}
+    return dict(QUICK) if asked and refused_options(QUICK, mesh) is None else {}
 
 
 @functools.cache
-def refusal(options: tuple[tuple[str, str], ...], mesh: Mesh) -> str | None:
+def refused_options(options: tuple[tuple[str, str], ...], mesh: Mesh) -> str | None:
     """Returns the reason why the compiler of a mesh refuses the options, found by compiling the smallest program once."""
     nothing = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
     try:

@@ -38,14 +38,14 @@ class MeshConfig(Checked, at="train.mesh"):
         fixed = math.prod(size for size in sizes if size != -1)
         if num_devices % fixed or (fixed != num_devices and -1 not in sizes):
             raise ValueError(
-                f"{in_words(sizes)} do not make up {num_devices} device{'s' if num_devices > 1 else ''}: choose sizes whose "
+                f"{sizes_in_words(sizes)} do not make up {num_devices} device{'s' if num_devices > 1 else ''}: choose sizes whose "
                 f"product {'divides' if -1 in sizes else 'is'} {num_devices}, or -1 for one of them"
             )
         data, fsdp, tensor = (num_devices // fixed if size == -1 else size for size in sizes)
         return data, fsdp, tensor
 
 
-def in_words(sizes: Sequence[int]) -> str:
+def sizes_in_words(sizes: Sequence[int]) -> str:
     """Returns the sizes for a message, without `data` where it takes the remaining devices."""
     named = [*zip(MESH_AXES, sizes, strict=True)]
     return ", ".join(f"train.mesh.{axis} {size}" for axis, size in named if (axis, size) != ("data", -1))
@@ -75,8 +75,8 @@ def make_mesh(config: MeshConfig = MeshConfig(), devices: Sequence[jax.Device] |
             grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     except (AssertionError, ValueError) as error:
         raise ValueError(
-            f"{in_words(shape)}: JAX cannot arrange {len(devices)} of these TPU's devices so: choose powers of two, and chips that "
-            "form a whole block"
+            f"{sizes_in_words(shape)}: JAX cannot arrange {len(devices)} of these TPU's devices so: choose powers of two, "
+            "and chips that form a whole block"
         ) from error
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 

@@ -28,7 +28,7 @@ ROW_AXES = ("data", "fsdp")
 """The axes that divide the rows of a batch."""
 
 
-class Rule(NamedTuple):
+class ShardingRule(NamedTuple):
     """The sharding of the parameters whose path matches a pattern. A leading axis of layers is never divided."""
 
     pattern: str
@@ -40,27 +40,29 @@ class Rule(NamedTuple):
 
 VOCABULARY, WIDTH, INNER, RANK = "model.vocab_size", "model.d_model", "model.d_ff", "model.lora.rank"
 EMBEDDED = "model.d_model (or model.embedding_projection.width)"
-HEADS = "model.num_heads (or model.attention.num_kv_heads) times the head's width"
+HEAD_WIDTHS = "model.num_heads (or model.attention.num_kv_heads) times the head's width"
 
 PARAMETERS = (
-    Rule(r"(source_|target_|)embedding/embedding", (VOCABULARY, EMBEDDED), ("tensor", "fsdp")),
-    Rule(r"(token_type_embedding|.*/(relative_|)positions)/embedding", ("rows", EMBEDDED), (None, "fsdp")),
-    Rule(r".*/(relative_|)(query|key|value)/kernel", (WIDTH, HEADS), ("fsdp", "tensor")),
-    Rule(r".*/(relative_|)(query|key|value)/bias", (HEADS,), ("tensor",)),
-    Rule(r".*/out/kernel", (HEADS, WIDTH), ("tensor", "fsdp")),
-    Rule(r".*/(up|gate)/kernel", (WIDTH, INNER), ("fsdp", "tensor")),
-    Rule(r".*/(up|gate)/bias", (INNER,), ("tensor",)),
-    Rule(r".*/down/kernel", (INNER, WIDTH), ("tensor", "fsdp")),
-    Rule(r"head/kernel", (EMBEDDED, VOCABULARY), ("fsdp", "tensor")),
-    Rule(r"head/bias", (VOCABULARY,), ("tensor",)),
-    Rule(r"(head/transform|pooler/dense|.*/(embedding|output)_projection)/kernel", (EMBEDDED, WIDTH), ("fsdp", None)),
+    ShardingRule(r"(source_|target_|)embedding/embedding", (VOCABULARY, EMBEDDED), ("tensor", "fsdp")),
+    ShardingRule(r"(token_type_embedding|.*/(relative_|)positions)/embedding", ("rows", EMBEDDED), (None, "fsdp")),
+    ShardingRule(r".*/(relative_|)(query|key|value)/kernel", (WIDTH, HEAD_WIDTHS), ("fsdp", "tensor")),
+    ShardingRule(r".*/(relative_|)(query|key|value)/bias", (HEAD_WIDTHS,), ("tensor",)),
+    ShardingRule(r".*/out/kernel", (HEAD_WIDTHS, WIDTH), ("tensor", "fsdp")),
+    ShardingRule(r".*/(up|gate)/kernel", (WIDTH, INNER), ("fsdp", "tensor")),
+    ShardingRule(r".*/(up|gate)/bias", (INNER,), ("tensor",)),
+    ShardingRule(r".*/down/kernel", (INNER, WIDTH), ("tensor", "fsdp")),
+    ShardingRule(r"head/kernel", (EMBEDDED, VOCABULARY), ("fsdp", "tensor")),
+    ShardingRule(r"head/bias", (VOCABULARY,), ("tensor",)),
+    ShardingRule(
+        r"(head/transform|pooler/dense|.*/(embedding|output)_projection)/kernel", (EMBEDDED, WIDTH), ("fsdp", None)
+    ),
     # Adapters: the side that they share with the kernel, divided as it is.
-    Rule(r".*/((relative_|)(query|key|value)|up|gate)/lora_a/kernel", (WIDTH, RANK), ("fsdp", None)),
-    Rule(r".*/(relative_|)(query|key|value)/lora_b/kernel", (RANK, HEADS), (None, "tensor")),
-    Rule(r".*/(up|gate)/lora_b/kernel", (RANK, INNER), (None, "tensor")),
-    Rule(r".*/out/lora_a/kernel", (HEADS, RANK), ("tensor", None)),
-    Rule(r".*/down/lora_a/kernel", (INNER, RANK), ("tensor", None)),
-    Rule(r".*/(out|down)/lora_b/kernel", (RANK, WIDTH), (None, "fsdp")),
+    ShardingRule(r".*/((relative_|)(query|key|value)|up|gate)/lora_a/kernel", (WIDTH, RANK), ("fsdp", None)),
+    ShardingRule(r".*/(relative_|)(query|key|value)/lora_b/kernel", (RANK, HEAD_WIDTHS), (None, "tensor")),
+    ShardingRule(r".*/(up|gate)/lora_b/kernel", (RANK, INNER), (None, "tensor")),
+    ShardingRule(r".*/out/lora_a/kernel", (HEAD_WIDTHS, RANK), ("tensor", None)),
+    ShardingRule(r".*/down/lora_a/kernel", (INNER, RANK), ("tensor", None)),
+    ShardingRule(r".*/(out|down)/lora_b/kernel", (RANK, WIDTH), (None, "fsdp")),
 )
 """The first matching rule counts. All other parameters (norms, other biases, small tables) are whole on every device."""
 
@@ -100,7 +102,7 @@ def parameter_axes(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh)
     return (None,) * layers + tuple(axis if n > 1 else None for axis, n in zip(rule.axes, parts, strict=True))
 
 
-def parameter_rule(path: str) -> Rule | None:
+def parameter_rule(path: str) -> ShardingRule | None:
     """Returns the rule of the parameter with that path; None: it is whole on every device."""
     return next((rule for rule in PARAMETERS if re.fullmatch(rule.pattern, path)), None)
 

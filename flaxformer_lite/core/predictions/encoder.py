@@ -131,7 +131,7 @@ def reads_first(config: ModelConfig) -> bool:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def rate(
+def estimated_ratings(
     model: Transformer,
     variables: VariableDict,
     source: Float[Array, "B E"],

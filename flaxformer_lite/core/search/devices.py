@@ -112,7 +112,7 @@ def memory_of(device: Any) -> int | None:
     return limit
 
 
-def place(
+def device_groups(
     workload: Workload,
     mesh: MeshConfig | None = None,
     devices: Sequence[Any] | None = None,

@@ -34,6 +34,6 @@ class Request:
         return place if self.index is None else self.index
 
 
-def in_order(sources: Iterable[Sequence[int]], seed: int = 0, first: int = 0) -> list[Request]:
+def requests_in_order(sources: Iterable[Sequence[int]], seed: int = 0, first: int = 0) -> list[Request]:
     """Returns a request for each source, with one seed, and indices from `first` on."""
     return [Request(source, seed=seed, index=index) for index, source in enumerate(sources, first)]

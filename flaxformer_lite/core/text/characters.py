@@ -45,7 +45,7 @@ class CharacterTokenizer(Tokenizer):
         return cls(characters)
 
 
-BYTES = [bytes([byte]) for byte in range(256)]
+SINGLE_BYTES = [bytes([byte]) for byte in range(256)]
 BYTE_LABELS = (*SPECIALS, *(chr(byte) if ord(" ") < byte < 127 else f"<0x{byte:02X}>" for byte in range(256)))
 """Visible ASCII characters as they are, any other byte in hexadecimal, as SentencePiece has it."""
 
@@ -65,7 +65,7 @@ class ByteTokenizer(Tokenizer):
 
     def _text(self, ids: list[int]) -> str:
         """Returns the text of the bytes. A model may predict invalid UTF-8, which becomes U+FFFD."""
-        return b"".join(BYTES[i - len(SPECIALS)] for i in ids).decode(errors="replace")
+        return b"".join(SINGLE_BYTES[i - len(SPECIALS)] for i in ids).decode(errors="replace")
 
     def _piece(self, i: int) -> str:
         return BYTE_LABELS[i]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import numpy as np  # a translation by CTranslate2 does without
 
-ANSWERS = "answers"
+ANSWER_FLAGS = "answers"
 """The array of a conversation: whether each token belongs to an answer, which the loss counts."""
 
 

@@ -19,7 +19,7 @@ class Sliced(Protocol):
 
 
 Ids = TypeVar("Ids", bound=Sliced)
-TooLong = Callable[[str, int, int, str], None]
+ReportCut = Callable[[str, int, int, str], None]
 """Receives the name of a text that is cut, its length and the maximum, in tokens, and the setting of `data` that is the maximum."""
 
 
@@ -77,7 +77,7 @@ def check_length(length: int, max_positions: int | None) -> None:
         raise ValueError(f"has {length} tokens, but model.positions.max_positions is {max_positions}: shorten it")
 
 
-def truncated(ids: Ids, most: int, name: str, setting: str, too_long: TooLong) -> Ids:
+def truncated(ids: Ids, most: int, name: str, setting: str, too_long: ReportCut) -> Ids:
     """Returns the first `most` ids of a text; `too_long` is called if there are more."""
     if len(ids) > most:
         too_long(name, len(ids), most, setting)
@@ -85,7 +85,7 @@ def truncated(ids: Ids, most: int, name: str, setting: str, too_long: TooLong) -
     return cut
 
 
-def cut_warning(warn: Callable[[str], None], line: int = 1) -> TooLong:
+def cut_warning(warn: Callable[[str], None], line: int = 1) -> ReportCut:
     """Returns a function for `truncated` that warns of a text in a line of the input."""
     return lambda name, length, most, setting: warn(
         f"line {line}: the {name} has {length} tokens and was cut to {most} (data.{setting})"

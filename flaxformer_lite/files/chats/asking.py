@@ -25,7 +25,15 @@ from flaxformer_lite.core.search import DecodeConfig, Request
 from flaxformer_lite.core.search.answers import Hypothesis, Searches
 from flaxformer_lite.core.text import Tokenizer
 from flaxformer_lite.core.text.pairs import Pair
-from flaxformer_lite.files.chats.chat import EOS, PROBE, THOUGHTS, ChatTemplate, ChatTokenizers, encode_marked, joined
+from flaxformer_lite.files.chats.chat import (
+    EOS,
+    PROBE,
+    THOUGHTS,
+    ChatTemplate,
+    ChatTokenizers,
+    encode_marked,
+    flat_message,
+)
 from flaxformer_lite.files.chats.form import AskedPair, Form, TooLong
 from flaxformer_lite.files.chats.messages import Conversation, Message
 from flaxformer_lite.files.chats.translation_prompt import LANGUAGES, SOURCE_ALONE, TranslationPrompt
@@ -150,7 +158,7 @@ class Asking(Form):
         try:
             messages, tools = self.translation.conversation(pair, self.template.reads_codes)
             last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=0)
-            reference = in_line(without_thoughts(joined(messages[last])["content"], "").strip())
+            reference = in_line(without_thoughts(flat_message(messages[last])["content"], "").strip())
             (ids,) = self.prompts([Conversation(messages[:last], tools)]) if reference and last else ([],)
         except ValueError:  # training has told of it
             return None
@@ -202,7 +210,7 @@ def searched(config: DecodeConfig) -> DecodeConfig:
     return config if config.sampling is None else replace(config, sampling=None, num_hypotheses=1)
 
 
-QUOTES = {'"': '"', "“": "”", "„": "“”", "«": "»", "»": "«", "「": "」", "『": "』"}
+QUOTATION_MARKS = {'"': '"', "“": "”", "„": "“”", "«": "»", "»": "«", "「": "」", "『": "』"}
 """Marks that end a quotation, by the mark that begins it."""
 QUOTED = re.compile(r"[\"“”„«»「」『』《》〈〉‹›‚＂]|(?<!\w)['‘’]|['‘’](?!\w)")
 """Quotation marks; an apostrophe within a word is not counted."""
@@ -236,7 +244,7 @@ def translation_in(answer: str, source: str, target_language: str = "", left_out
         text = first
         left_out("\n\n".join(more))
     inside = text[1:-1].strip()
-    is_quoted = len(text) > 2 and text[-1] in QUOTES.get(text[0], "") and not {text[0], text[-1]} & {*inside}
+    is_quoted = len(text) > 2 and text[-1] in QUOTATION_MARKS.get(text[0], "") and not {text[0], text[-1]} & {*inside}
     return inside if is_quoted and not QUOTED.search(source) else text
 
 

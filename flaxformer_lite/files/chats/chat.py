@@ -32,14 +32,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.base.sealed_files import text_digest
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
-from flaxformer_lite.core.text.pairs import ANSWERS, EncodedPair, Extent, Pair
+from flaxformer_lite.core.text.pairs import ANSWER_FLAGS, EncodedPair, Extent, Pair
 from flaxformer_lite.files.chats.messages import Message
 from flaxformer_lite.files.chats.translation_prompt import CODES, SOURCE_ALONE, TranslationPrompt
 from flaxformer_lite.files.text.json_objects import read_any_json
 from flaxformer_lite.files.tokenizers.json_tokenizer import token_text
 from flaxformer_lite.files.tokenizers.kinds import CHAT_TEMPLATE
 
-READING = 3
+READS_CONVERSATIONS = 3
 """Changes with the way in which conversations are read: stores of their tokens are then made anew."""
 THOUGHTS = "</think>"
 FOLDERS = ("", "huggingface")
@@ -58,7 +58,7 @@ PROBE, WHOLE = "zqtextqz", "zqwholeqz"
 """Words in the place of texts: those that a template writes show the texts that it reads."""
 MOST_READINGS = 4096
 """The most shapes of conversations whose `TemplateReading` a template remembers."""
-PLAIN = (
+PLAIN_TEMPLATE = (
     "{{ bos_token }}{% if tools %}<|tools|>{{ tools | tojson }}{% endif %}{% for message in messages %}<|{{ message.role }}|>"
     "{% if message.role == 'assistant' %}{% generation %}{{ message.content or '' }}"
     "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}{{ eos_token }}{% endgeneration %}"
@@ -67,11 +67,11 @@ PLAIN = (
 """The template for a model without one: `<|ROLE|>` before each message, and EOS after each answer."""
 TRAINING_DATE = datetime.datetime(2024, 7, 26)
 """The date of `strftime_now` in training, where tokens must not depend on the day; a prompt has today's date."""
-TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+CONTINUES_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the last message in a prompt that continues it, as in the library."""
 
 
-DEFAULT = "default"
+DEFAULT_TEMPLATE = "default"
 """The name of the template for conversations without tools, as in the library."""
 NO_DEFAULT = (
     "{{{{ raise_exception('the folder has chat templates with the names {}, and none is named default: write the one to use as "
@@ -79,7 +79,7 @@ NO_DEFAULT = (
 )
 
 
-class Generation(Extension):
+class GenerationBlock(Extension):
     """`{% generation %}…{% endgeneration %}`, which is its content between the marks of an answer."""
 
     tags = {"generation"}  # noqa: RUF012  # as in the base class
@@ -127,18 +127,18 @@ def refuse(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def to_json(
+def template_json(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
     """Returns JSON; Jinja's own filter is for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-ENVIRONMENT = ImmutableSandboxedEnvironment(
-    trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+SANDBOX = ImmutableSandboxedEnvironment(
+    trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, "jinja2.ext.loopcontrols"]
 )
-ENVIRONMENT.filters["tojson"] = to_json
-ENVIRONMENT.globals |= {
+SANDBOX.filters["tojson"] = template_json
+SANDBOX.globals |= {
     "raise_exception": refuse,
     "strftime_now": lambda form: datetime.datetime.now().strftime(form),
     "dict": Dict(),
@@ -200,10 +200,12 @@ class ChatTemplate:
         text = text.replace(ANSWER, "").replace(END, "")
         if not continue_final_message:
             return text
-        end = text.rfind(TAG.strip())
+        end = text.rfind(CONTINUES_TAG.strip())
         if final.strip() not in text.replace(INERT, "").replace(BREAK, "") or end < 0:
             raise ValueError("the chat template changes the last message: leave out continue_final_message")
-        return text[:end] if text.startswith(TAG, end) else text[:end].rstrip()  # a template may trim a message
+        return (
+            text[:end] if text.startswith(CONTINUES_TAG, end) else text[:end].rstrip()
+        )  # a template may trim a message
 
     def conversation(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, *, last_only: bool = False
@@ -247,7 +249,7 @@ class ChatTemplate:
                 short = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
                 self._marks[source] = ANSWER in self._written(short, tools=tools)
             except ValueError:
-                blocks = ENVIRONMENT.parse(source).find_all(jinja2.nodes.ExtensionAttribute)
+                blocks = SANDBOX.parse(source).find_all(jinja2.nodes.ExtensionAttribute)
                 self._marks[source] = any(True for _ in blocks)
         return self._marks[source]
 
@@ -387,8 +389,8 @@ class ChatTemplate:
             raise ValueError(f"the chat template refuses these messages: {in_one_line(error)}") from None
         if ESCAPED in text and ESCAPED not in given:  # a template that writes an object as Python does
             text = text.replace(ESCAPED, INERT)
-        # No other program's model knows PLAIN, so the pieces of an answer can begin where those of its prompt end.
-        return text.replace(ANSWER, BREAK + ANSWER) if source == PLAIN else text
+        # No other program's model knows PLAIN_TEMPLATE, so the pieces of an answer can begin where those of its prompt end.
+        return text.replace(ANSWER, BREAK + ANSWER) if source == PLAIN_TEMPLATE else text
 
     def _as_read(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a message as a template gets it: with marks in the texts of others, and reasoning under two names."""
@@ -419,11 +421,11 @@ class ChatTemplate:
         return self._names.marked(value, within=alone or not value.strip().isidentifier())
 
     @functools.cached_property
-    def _names(self) -> "Names":
-        return Names(self.special)
+    def _names(self) -> "SpecialNames":
+        return SpecialNames(self.special)
 
 
-class Names:
+class SpecialNames:
     """The names of special tokens, their beginnings and their ends."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -463,7 +465,7 @@ class Names:
 def compiled(source: str) -> jinja2.Template:
     """Returns a compiled template. Raises: ValueError if it cannot be compiled."""
     try:
-        return ENVIRONMENT.from_string(source)
+        return SANDBOX.from_string(source)
     except MemoryError:
         raise
     except Exception as error:  # Jinja's, or one of Python's compiler
@@ -472,21 +474,23 @@ def compiled(source: str) -> jinja2.Template:
 
 
 def tagged(message: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Returns the text that an answer continues, and its message with `TAG` at the end of it."""
+    """Returns the text that an answer continues, and its message with `CONTINUES_TAG` at the end of it."""
     content = message["content"]
     if isinstance(content, str):
-        return content, {**message, "content": content + TAG}
+        return content, {**message, "content": content + CONTINUES_TAG}
     text = content[-1]["text"]
-    return text, {**message, "content": [*content[:-1], {**content[-1], "text": text + TAG}]}
+    return text, {**message, "content": [*content[:-1], {**content[-1], "text": text + CONTINUES_TAG}]}
 
 
 # Answers without marks --------------------------------------------------------------------------------------------------
 
-Write = Callable[..., str]
+WriteMessages = Callable[..., str]
 """Returns the text of messages."""
 
 
-def nested_answer(text: str, messages: Sequence[Mapping[str, Any]], i: int, write: Write) -> tuple[int, int] | None:
+def nested_answer(
+    text: str, messages: Sequence[Mapping[str, Any]], i: int, write: WriteMessages
+) -> tuple[int, int] | None:
     """Returns the place of answer i: from the end of its prompt to the end of the text up to it. None if these do not nest."""
     try:
         before, upto = write(messages[:i], add_generation_prompt=True), write(messages[: i + 1])
@@ -495,7 +499,9 @@ def nested_answer(text: str, messages: Sequence[Mapping[str, Any]], i: int, writ
     return (len(before), len(upto)) if upto.startswith(before) and text.startswith(upto) else None
 
 
-def located_answer(text: str, messages: Sequence[Mapping[str, Any]], i: int, write: Write) -> tuple[int, int] | None:
+def located_answer(
+    text: str, messages: Sequence[Mapping[str, Any]], i: int, write: WriteMessages
+) -> tuple[int, int] | None:
     """Returns the place of answer i in the text of a template whose texts do not nest, such as one that drops or opens thoughts.
 
     A word in the place of the answer shows the texts around it. The answer begins where the header of answers ends. It ends with
@@ -532,7 +538,7 @@ def located_answer(text: str, messages: Sequence[Mapping[str, Any]], i: int, wri
     return (start, stop) if start <= stop and text.startswith(before[:start]) else None
 
 
-def header_of(messages: Sequence[Mapping[str, Any]], write: Write) -> str:
+def header_of(messages: Sequence[Mapping[str, Any]], write: WriteMessages) -> str:
     """Returns the text that a template writes before an answer to messages; if it refuses them, before an answer to a question."""
     for before in (messages, [{"role": "user", "content": PROBE}]):
         try:
@@ -568,7 +574,7 @@ class TemplateReading(NamedTuple):
     unread: tuple[str, ...]
 
 
-def joined(message: Message) -> Message:
+def flat_message(message: Message) -> Message:
     content = message["content"]
     if isinstance(content, str):
         return message
@@ -588,7 +594,7 @@ def with_calls(message: Message, change: Callable[[Message], Message]) -> Messag
 def with_json(call: Message) -> Message:
     """Returns a call whose arguments are JSON."""
     function, arguments = call["function"], call["function"]["arguments"]
-    written = arguments if isinstance(arguments, str) else to_json(arguments)
+    written = arguments if isinstance(arguments, str) else template_json(arguments)
     return call | {"function": function | {"arguments": written}}
 
 
@@ -597,7 +603,7 @@ def with_role(message: Message, role: str, other: str) -> Message:
 
 
 FORMS: dict[str, Callable[[Message], Message]] = {
-    "joined": joined,
+    "joined": flat_message,
     "in parts": in_parts,
     "with JSON": lambda message: with_calls(message, with_json),
     "bare": lambda message: with_calls(
@@ -689,11 +695,11 @@ def probed(
         probes.append(probe | ({"tool_calls": calls} if calls else {}))
     read = None
     if tools:
-        read = [named(tool, word("tools", is_needed=False)) for tool in tools]
+        read = [renamed_tool(tool, word("tools", is_needed=False)) for tool in tools]
     return probes, read, words
 
 
-def named(tool: Any, name: str) -> Any:
+def renamed_tool(tool: Any, name: str) -> Any:
     """Returns a tool with another name."""
     if isinstance(tool.get("function"), Mapping):
         return {**tool, "function": {**tool["function"], "name": name}}
@@ -769,7 +775,7 @@ class ChatTokenizers(Tokenizers):
 
     @property
     def reading(self) -> str:
-        parts: list[Any] = [READING, self.template.fields, self.most, self.last_only]
+        parts: list[Any] = [READS_CONVERSATIONS, self.template.fields, self.most, self.last_only]
         if self.translation != SOURCE_ALONE:
             parts.append(vars(self.translation))
         return text_digest(json.dumps(parts, sort_keys=True))
@@ -799,7 +805,7 @@ class ChatTokenizers(Tokenizers):
             chat, extent = next(encoded), Extent.WHOLE
             if len(chat.ids) > self.most:
                 chat, extent = self._cut(conversation[0]), Extent.CUT
-            yield EncodedPair([], chat.ids, extent=extent, arrays={ANSWERS: np.array(chat.answers, np.bool)})
+            yield EncodedPair([], chat.ids, extent=extent, arrays={ANSWER_FLAGS: np.array(chat.answers, np.bool)})
 
     def _read(self, pair: Pair) -> tuple[FittedConversation, str]:
         """Returns the conversation of a pair and its text; warns of what the template leaves out. Raises: ValueError."""
@@ -843,7 +849,7 @@ class ChatTokenizers(Tokenizers):
 
 def leaves_out_thoughts(text: str, messages: Sequence[Message]) -> bool:
     """Returns whether thoughts in the content of an answer are not in the text."""
-    texts = [joined(message)["content"] for message in messages]
+    texts = [flat_message(message)["content"] for message in messages]
     thinking = [content.strip() for content in texts if THOUGHTS in content]
     written, place = MARK.sub("", text) if thinking else "", 0
     for content in thinking:  # answers stand in the text in their order
@@ -870,7 +876,7 @@ def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | Non
     for subfolder, settings in documents.items():
         sources = template_sources(folder / subfolder, settings)
         if sources:
-            default = sources.get(DEFAULT, NO_DEFAULT.format(", ".join(sorted(sources))))
+            default = sources.get(DEFAULT_TEMPLATE, NO_DEFAULT.format(", ".join(sorted(sources))))
             return chat_template(default, tokenizer, named_tokens, sources.get("tool_use"))
     return None
 
@@ -880,13 +886,13 @@ def template_sources(folder: Path, settings: Mapping[str, Any]) -> dict[str, str
     listed, files = settings.get("chat_template"), dict[str, str]()
     for file in (folder / CHAT_TEMPLATE, *sorted((folder / "additional_chat_templates").glob("*.jinja"))):
         if file.is_file():
-            files[DEFAULT if file.name == CHAT_TEMPLATE else file.stem] = file.read_text(encoding="utf-8")
-    if DEFAULT in files:
+            files[DEFAULT_TEMPLATE if file.name == CHAT_TEMPLATE else file.stem] = file.read_text(encoding="utf-8")
+    if DEFAULT_TEMPLATE in files:
         return files
     if isinstance(listed, list):  # several by name
         listed = {one["name"]: one["template"] for one in listed}
     if isinstance(listed, str):
-        listed = {DEFAULT: listed}
+        listed = {DEFAULT_TEMPLATE: listed}
     return (listed or {}) | files
 
 

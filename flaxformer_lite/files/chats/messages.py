@@ -2,7 +2,7 @@
 
 | what is read | its other spellings |
 |---|---|
-| `role` | `from`; its values in `ROLES`, in any case |
+| `role` | `from`; its values in `ROLE_NAMES`, in any case |
 | `content` | `value`, `text`, `parts`; a refusal; a list of parts; null |
 | `reasoning_content` | `reasoning`, `thinking`, and parts of these types; one that equals `<think>` in the content counts once |
 | `tool_calls` | `function_call`, parts `tool_use`, the role `function_call`; arguments as an object or as JSON |
@@ -21,7 +21,7 @@ from flaxformer_lite.files.text.files import in_utf8
 
 Message = dict[str, Any]
 
-ROLES = {
+ROLE_NAMES = {
     **dict.fromkeys(("human", "prompter"), "user"),
     **dict.fromkeys(("gpt", "chatgpt", "bot", "model", "ai"), "assistant"),
     **dict.fromkeys(("tool_response", "function_response"), "tool"),
@@ -74,7 +74,7 @@ class Conversation(NamedTuple):
     @classmethod
     def read(cls, messages: object, tools: object = None, system: object = None) -> "Conversation":
         """Returns the conversation; nulls inside it are kept. Raises: ValueError if it is not one."""
-        given = from_json(messages)
+        given = value_in_json(messages)
         if isinstance(given, Mapping):
             field = next((name for name in ("messages", "conversations") if name in given), None)
             if field is not None:
@@ -143,7 +143,7 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-def from_json(value: object) -> Any:
+def value_in_json(value: object) -> Any:
     """Returns the value of a text in JSON; other values, and texts that are not JSON, unchanged."""
     if not isinstance(value, str):
         return value
@@ -155,10 +155,10 @@ def from_json(value: object) -> Any:
 
 def read_tools(tools: object) -> list[Any] | None:
     """Returns the tools, a list or one in JSON; None for none. Raises: ValueError for another value."""
-    given = from_json(tools) if tools else None
+    given = value_in_json(tools) if tools else None
     if not given:
         return None
-    read = [from_json(tool) for tool in given] if isinstance(given, list) else []
+    read = [value_in_json(tool) for tool in given] if isinstance(given, list) else []
     if not read or not all(isinstance(tool, Mapping) for tool in read):
         raise ValueError(f"tools are {str(tools)[:60]!r}: they must be a list of objects, or one in JSON")
     return read
@@ -177,14 +177,14 @@ def read_message(raw: object, name: str) -> list[Message]:
     content = take(given, "content", name)
     calling = role.lower() in CALLING_ROLES
     if calling:
-        content, given["function_call"] = None, from_json(content)
+        content, given["function_call"] = None, value_in_json(content)
     parts = read_parts(content, name)
     refusal, texts = given.pop("refusal", None), parts.texts
     if refusal:
         if any(texts) or not isinstance(refusal, str):
             raise ValueError(f"{name} has a content and a refusal {str(refusal)[:60]!r}: leave one of them out")
         texts = [refusal]
-    message: Message = {"role": "assistant" if calling else ROLES.get(role.lower(), role)}
+    message: Message = {"role": "assistant" if calling else ROLE_NAMES.get(role.lower(), role)}
     whole = len(texts) == 1 and (refusal or not isinstance(content, list))
     message["content"] = texts[0] if whole else [{"type": "text", "text": text} for text in texts] if texts else ""
     thought = opening_thought("".join(texts))
@@ -219,7 +219,7 @@ def take(fields: Message, field: str, name: str, elsewhere: Mapping[str, str] = 
         there = {place: value for place, value in there.items() if value}
     values = list(there.values())
     if len(values) > 1 and field == "role":
-        values = [ROLES.get(str(value).lower(), value) for value in values]
+        values = [ROLE_NAMES.get(str(value).lower(), value) for value in values]
     if len(values) > 1 and field == "content":
         values = ["".join(read_parts(value, name).texts) for value in values]
     if len(values) > 1 and field == "reasoning_content":
@@ -288,23 +288,23 @@ def read_parts(content: object, name: str) -> Parts:
 
 def read_calls(fields: Message, name: str) -> list[Message]:
     """Removes the calls from the fields of a message, and returns them. Raises: ValueError for one without a name."""
-    calls, single = from_json(fields.pop("tool_calls", None)), fields.pop("function_call", None)
+    calls, single = value_in_json(fields.pop("tool_calls", None)), fields.pop("function_call", None)
     calls = [calls] if isinstance(calls, Mapping) else calls or []
     if not isinstance(calls, Sequence) or isinstance(calls, str):
         raise ValueError(f"the calls of {name} are {str(calls)[:60]!r}: they must be a list of objects")
-    more = from_json(single)
+    more = value_in_json(single)
     more = more if isinstance(more, list) else [more] if more else []
     return [read_call(call, name) for call in [*calls, *more]]
 
 
 def read_call(call: object, name: str) -> Message:
     """Returns a call as an object with `function`. Its arguments are an object if they are JSON of one."""
-    fields = from_json(call)
+    fields = value_in_json(call)
     function = fields.get("function", fields) if isinstance(fields, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ValueError(f"{name} has a call without the name of a function: {str(call)[:60]!r}")
     given: object = next((function[key] for key in ("arguments", "parameters", "input") if key in function), {})
-    arguments = {} if given == "" else from_json(given)
+    arguments = {} if given == "" else value_in_json(given)
     if not isinstance(arguments, Mapping):
         arguments = given
     named = {} if fields.get("id") is None else {"id": fields["id"]}

@@ -72,7 +72,7 @@ SOURCE_ALONE = TranslationPrompt()
 """The source is the message, as a model has it that was tuned on pairs without a sentence."""
 
 
-PLAIN = TranslationPrompt(
+PLAIN_SENTENCE = TranslationPrompt(
     text="Translate the following text from {source_language} into {target_language}. Answer with the translation alone.\n\n{text}"
 )
 LABELLED = "\n{source_language}: {text}\n{target_language}:"
@@ -93,4 +93,6 @@ PRESETS = {
 
 def preset(names: str) -> TranslationPrompt:
     """Returns the message that a model of these names was trained on, else a plain one."""
-    return next((prompt for pattern, prompt in PRESETS.items() if re.search(pattern, names, re.IGNORECASE)), PLAIN)
+    return next(
+        (prompt for pattern, prompt in PRESETS.items() if re.search(pattern, names, re.IGNORECASE)), PLAIN_SENTENCE
+    )

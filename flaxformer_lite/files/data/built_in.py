@@ -59,7 +59,7 @@ class Dates(Checked, DataSource, at="dates"):
                 day = datetime.date.fromordinal(first_day + draw % num_days)
                 if is_held_out(day) == (self.split == "held_out"):
                     break
-            return Pair(written(day, *styles[draw // num_days % len(styles)]), day.isoformat())
+            return Pair(written_date(day, *styles[draw // num_days % len(styles)]), day.isoformat())
 
         return Lazy(self.num_examples, example)
 
@@ -72,7 +72,7 @@ def date_languages() -> dict[str, Any]:
     return json.loads(Path(__file__).with_name("dates.json").read_bytes())["languages"]
 
 
-def written(day: datetime.date, pattern: str, names: dict[str, Any]) -> str:
+def written_date(day: datetime.date, pattern: str, names: dict[str, Any]) -> str:
     return pattern.format(
         y=day.year,
         M=day.month,

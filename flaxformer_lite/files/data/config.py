@@ -10,7 +10,7 @@ from flaxformer_lite.core.base.bounds import NonNegativeInt
 from flaxformer_lite.core.data import BatchShapes
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.files.chats.translation_prompt import TranslationPrompt
-from flaxformer_lite.files.data.held_out import LEFT_OUT, SPLITS, Part, Split, held_out
+from flaxformer_lite.files.data.held_out import LEFT_OUT, SPLITS, Split, SplitOrLeftOut, held_out
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
 from flaxformer_lite.files.data.mixture import OptionalSource
 from flaxformer_lite.files.data.source import DataSource, RecordSource
@@ -67,7 +67,7 @@ class DataConfig(BatchShapes, at="data"):
             name = "data.train is None" if self.train is None else "data.eval and data.test are both set"
             raise ValueError(f"data.held_out is {self.held_out}, but {name}: set it to 0, or change that")
 
-    def source(self, split: Part) -> DataSource | None:
+    def source(self, split: SplitOrLeftOut) -> DataSource | None:
         """Returns the data of a split, with or without the texts that `held_out` chooses; None if the split has no data."""
         held: tuple[Split, ...] = tuple(name for name in ("eval", "test") if getattr(self, name) is None)
         if not self.held_out or self.train is None or split not in ("train", *held, LEFT_OUT):
@@ -87,7 +87,7 @@ class DataConfig(BatchShapes, at="data"):
         """
         splits = [getattr(self, split) for split in SPLITS]
         known = [member for source in splits if source is not None for _, member in source.parts("")]
-        kind: Any = KINDS.get(container(path))
+        kind: Any = FILE_SOURCES.get(container(path))
         kind = CSV if kind is TSV and ".csv" in path.lower() else kind
         for member in known:
             if (
@@ -107,5 +107,5 @@ class DataConfig(BatchShapes, at="data"):
         return None
 
 
-KINDS = {"a table": TSV, "JSON lines": JSONLines, "JSON": JSONLines, "CoNLL columns": CoNLL, "Parquet": Parquet}
+FILE_SOURCES = {"a table": TSV, "JSON lines": JSONLines, "JSON": JSONLines, "CoNLL columns": CoNLL, "Parquet": Parquet}
 """The kinds of sources that read a file, by its container."""

@@ -19,14 +19,14 @@ from flaxformer_lite.files.data.mixture import Mixture
 from flaxformer_lite.files.data.source import DataSource, LocatedPair, LocatedSource
 from flaxformer_lite.files.records.candidates import TextCandidates
 from flaxformer_lite.files.text.files import ReadProgress, ignore_progress
-from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.files.text.normal_form import bare_words
 
 Split = Literal["train", "eval", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 LEFT_OUT: Literal["left out"] = "left out"
 """The training pairs that are left out because they share a text with a held-out pair."""
-Part = Split | Literal["left out"]
-PARTS: tuple[Part, ...] = (*SPLITS, LEFT_OUT)
+SplitOrLeftOut = Split | Literal["left out"]
+PARTS: tuple[SplitOrLeftOut, ...] = (*SPLITS, LEFT_OUT)
 MOST_LEFT_OUT = 0.1
 """The share of the training that may be left out without a warning."""
 
@@ -61,7 +61,7 @@ class HeldOut(LocatedSource):
     """
 
     source: DataSource
-    split: Part
+    split: SplitOrLeftOut
     held: tuple[Split, ...]
     share: float
     seed: int
@@ -77,10 +77,10 @@ class HeldOut(LocatedSource):
 
         If rows share their targets, as questions share a text, the target decides: else few pairs would be left to train on.
 
-        Texts are compared in their `plain` form.
+        Texts are compared by their `bare_words`.
         """
         texts = compared_texts(self.source, pair)
-        return self.split_of_text(plain(texts[0]) if texts else "")
+        return self.split_of_text(bare_words(texts[0]) if texts else "")
 
     def split_of_text(self, text: str) -> Split:
         hashed = self.hashing.copy()
@@ -93,20 +93,20 @@ class HeldOut(LocatedSource):
         """The keyed hash function before it has read a text."""
         return hashlib.blake2b(digest_size=8, key=self.seed.to_bytes(8, "little"))
 
-    def part_of(self, pair: Pair) -> Part:
+    def part_of(self, pair: Pair) -> SplitOrLeftOut:
         """Returns the split of a pair, or LEFT_OUT for a training pair with a held-out text."""
-        texts = [plain(text) for text in compared_texts(self.source, pair)]
+        texts = [bare_words(text) for text in compared_texts(self.source, pair)]
         split = self.split_of_text(texts[0] if texts else "")
         return LEFT_OUT if split == "train" and any(text in self.texts for text in texts) else split
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
         train = self.setting_of_source(setting)
-        part_of: Callable[[Pair], Part] = self.split_of
+        part_of: Callable[[Pair], SplitOrLeftOut] = self.split_of
         if self.split not in self.held:
             part_of = self.part_of
             if self.texts.sorted is None:
                 self.texts.fill(self.held_hashes(setting and "data.train", progress))
-        counts = Counter[Part]()
+        counts = Counter[SplitOrLeftOut]()
         for number, row in enumerate(self.source.located(train, progress)):
             assert isinstance(row.pair, Pair)
             if number == len(self.known):
@@ -124,7 +124,7 @@ class HeldOut(LocatedSource):
     def bad_row_rule(self, setting: str | None) -> tuple[str | None, str]:
         return self.source.bad_row_rule(self.setting_of_source(setting))
 
-    def check(self, counts: Counter[Part], setting: str | None) -> None:
+    def check(self, counts: Counter[SplitOrLeftOut], setting: str | None) -> None:
         """Says how many pairs were left out. Raises: ValueError if the split has none. counts: the pairs of each part."""
         number, all_, where = counts[LEFT_OUT], sum(counts.values()), setting or "the data"
         left_out = f"{number:,} are left out: data.eval or data.test has a text of each"
@@ -152,7 +152,7 @@ class HeldOut(LocatedSource):
             for row in source.located(name, lambda fraction: progress(0.0)):
                 assert isinstance(row.pair, Pair)
                 if self.split_of(row.pair) != "train":
-                    yield from (hash(plain(text)) for text in compared_texts(source, row.pair))
+                    yield from (hash(bare_words(text)) for text in compared_texts(source, row.pair))
 
     def text_names(self, setting: str) -> tuple[str, str]:
         return self.source.text_names(setting)

@@ -12,7 +12,7 @@ from flaxformer_lite.files.records import Pairs, Record, RecordKinds
 from flaxformer_lite.files.records.base import FileRow
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, matching_files
 
-INSTALL = 'pip install "flaxformer_lite[hub]"'
+INSTALL_HUB = 'pip install "flaxformer_lite[hub]"'
 SAVED = ("dataset_dict.json", "state.json")
 """The files that mark a folder written by `save_to_disk`: one with splits, one without."""
 
@@ -30,7 +30,7 @@ class Parquet(RecordSource, at="parquet"):
             import pyarrow
             import pyarrow.parquet
         except ImportError:
-            raise ValueError(f"{self.path}: a Parquet file needs the pyarrow package: {INSTALL}") from None
+            raise ValueError(f"{self.path}: a Parquet file needs the pyarrow package: {INSTALL_HUB}") from None
         files = matching_files(self.path)
         for before, path in enumerate(files):
             number = 0
@@ -46,7 +46,7 @@ class Parquet(RecordSource, at="parquet"):
                     for rows in file.iter_batches(batch_size=1024, columns=columns or fields):
                         for row in rows.to_pylist(maps_as_pydicts="lossy"):
                             number += 1
-                            yield path, number, named(row, features)
+                            yield path, number, with_class_names(row, features)
                         progress((before + number / max(file.metadata.num_rows, 1)) / len(files))
             except (OSError, pyarrow.ArrowException) as error:
                 raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
@@ -93,7 +93,7 @@ class HubDataset(RecordSource, at="hub_dataset"):
                 dataset = dataset.select_columns(sorted(wanted & names))  # pictures and sound are never decoded
             features = dataset.features.to_dict() if dataset.features else {}
             for number, row in enumerate(dataset, 1):
-                yield self._origin, number, named(row, features)
+                yield self._origin, number, with_class_names(row, features)
                 if number % 1024 == 0 and number_of_rows:
                     progress(number / number_of_rows)
 
@@ -108,7 +108,7 @@ class HubDataset(RecordSource, at="hub_dataset"):
             import datasets
             from huggingface_hub.utils.logging import disable_propagation
         except ImportError:
-            raise ValueError(f"{self.path}: a Hugging Face dataset needs the datasets package: {INSTALL}") from None
+            raise ValueError(f"{self.path}: a Hugging Face dataset needs the datasets package: {INSTALL_HUB}") from None
         disable_propagation()  # absl gives the root logger a handler: without this, lines on retries appear twice
         try:
             yield datasets
@@ -143,7 +143,7 @@ def features_in(metadata: Mapping[bytes, bytes]) -> Any:
     return {}
 
 
-def named(value: Any, feature: Any) -> Any:
+def with_class_names(value: Any, feature: Any) -> Any:
     """Returns a value with the names of classes in the place of their numbers; -1, which stands for no label, stays.
 
     feature: the value's type as `datasets` writes it in JSON. A list may be a `List`, a `Sequence`, or a list of one type.
@@ -153,10 +153,10 @@ def named(value: Any, feature: Any) -> Any:
     if not isinstance(feature, Mapping):
         return value
     if isinstance(value, list):
-        return [named(one, feature.get("feature")) for one in value]
+        return [with_class_names(one, feature.get("feature")) for one in value]
     if isinstance(value, dict):
         columns = feature.get("feature") if feature.get("_type") == "Sequence" else None  # a list in each field
         fields = {name: [one] for name, one in columns.items()} if columns else feature
-        return {name: named(one, fields.get(name)) for name, one in value.items()}
+        return {name: with_class_names(one, fields.get(name)) for name, one in value.items()}
     names = feature.get("names") if feature.get("_type") == "ClassLabel" else None
     return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value

@@ -41,9 +41,9 @@ def tell_refused(
     Raises: ValueError if there are refused records, and the source does not drop them.
     """
     refused, partly = (set(np.flatnonzero(records.extents == one).tolist()) for one in (Extent.REFUSED, Extent.PARTLY))
-    for (setting, treatment), rows in located(refused, origin, pairs, first).items():
+    for (setting, treatment), rows in rows_of_records(refused, origin, pairs, first).items():
         tell_bad_rows(treatment, len(rows), reasons(rows, tokenizers), setting)
-    for rows in located(partly, origin, pairs, first).values():
+    for rows in rows_of_records(partly, origin, pairs, first).values():
         warn_once(f"{len(rows)} rows were not read as a whole: {'; '.join(map(str, reasons(rows, tokenizers)))}")
 
 
@@ -58,23 +58,23 @@ def check_labels(
         try:
             objective.label_value(label)
         except ValueError as error:
-            (((setting, _), (row,)),) = located({labels.index(label)}, origin, pairs).items()
+            (((setting, _), (row,)),) = rows_of_records({labels.index(label)}, origin, pairs).items()
             mistake = Mistake.of(error, file=row.files[1], line=row.number, subject="it")
             raise mistake.spelled({"data.train.record": f"{setting or 'data.train'}.record"}) from None
 
 
-Rule = tuple[str | None, str]
+RowRule = tuple[str | None, str]
 """The path of a source in the config, and its treatment of bad rows."""
 
 
-def located(
+def rows_of_records(
     numbers: set[int], origin: Origin | None, pairs: Sequence[Pair], first: int = 0
-) -> dict[Rule, list[LocatedPair]]:
+) -> dict[RowRule, list[LocatedPair]]:
     """Returns the rows of the records with these numbers, from 0, by the rule of their source.
 
     The further arguments are those of `tell_refused`.
     """
-    rules: dict[Rule, list[LocatedPair]] = {}
+    rules: dict[RowRule, list[LocatedPair]] = {}
     given = (((None, "error"), LocatedPair(pair, ("record", "record"), number)) for number, pair in enumerate(pairs, 1))
     rows = enumerate(given if origin is None else origin.rows(), -first)
     for rule, row in itertools.islice((row for number, row in rows if number in numbers), len(numbers)):

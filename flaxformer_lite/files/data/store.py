@@ -42,7 +42,7 @@ from flaxformer_lite.files.data.refused import Origin, tell_refused
 from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.tokenizers import FromRun, SentencePiece, load_tokenizers, save_tokenizers
 
-FORMAT = 4
+STORE_FORMAT = 4
 """Changes with the layout of a store; stores with another number are made anew."""
 MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
 """A shard ends with the record that reaches one of these. Changing them makes every store anew."""
@@ -124,7 +124,7 @@ def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iter
     train = data.source("train")
     versions = None if data.store is None or train is None else train.versions()
     if data.store is not None and versions is not None and not any(isinstance(kind, FromRun) for kind in kinds):
-        settings = [FORMAT, repr(train), versions, repr(kinds), vocab_sizes]
+        settings = [STORE_FORMAT, repr(train), versions, repr(kinds), vocab_sizes]
         folder = Path(data.store, f"tokenizer-{_hash(settings)}")
         if check_tokenizers(folder):
             return load_tokenizers(folder)
@@ -204,7 +204,7 @@ class TokenStore:
         if versions is None:
             versions = [f"texts {digest}" for digest in text_digests(PairStream(source, setting, progress))]
         key: dict[str, Any] = {
-            "format": FORMAT,
+            "format": STORE_FORMAT,
             "source": repr(source),
             "versions": versions,
             "tokenizers": [hashlib.sha256(tokenizer.to_bytes()).hexdigest() for tokenizer in both],

@@ -17,8 +17,8 @@ from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore
 from flaxformer_lite.files.text.json_objects import json_value
 from flaxformer_lite.files.text.tables import (
     MOST_COMPARED,
+    FileTable,
     Format,
-    Table,
     better_delimiter,
     columns_in,
     container,
@@ -30,7 +30,7 @@ from flaxformer_lite.files.text.tables import (
 
 CONLLU = re.compile(r"\d+([-.]\d+)?(\t[^\t]*){9}")
 """A line of CoNLL-U."""
-ENDS = Words(words=0, labels=-1)
+FIRST_AND_LAST = Words(words=0, labels=-1)
 """The first and the last column."""
 FORM, UPOS = 1, 3
 """The columns of CoNLL-U that have a word, and its part of speech."""
@@ -146,11 +146,11 @@ class ColumnSource(RecordSource):
         yield from super().located(setting, progress)
 
     def _fields(self, progress: ReadProgress) -> Iterator[FileRow]:
-        before: Table | None = None
+        before: FileTable | None = None
         for file, lines in read_files(self.path, progress):
             start = list(itertools.islice(lines, MOST_COMPARED))
             self._check_delimiter(start, file)
-            table = Table(itertools.chain(start, lines), file, self.form, self.header)
+            table = FileTable(itertools.chain(start, lines), file, self.form, self.header)
             if not (table.names or table.first):
                 continue
             if before is not None and sorted(table.names) != sorted(before.names):
@@ -171,7 +171,7 @@ class ColumnSource(RecordSource):
                     row = ValueError(wrong) if wrong else {name: cells[column] for name, column in columns.items()}
                 yield file, number, row
 
-    def _look_at_numbers(self, table: Table, columns: Mapping[Field, int]) -> None:
+    def _look_at_numbers(self, table: FileTable, columns: Mapping[Field, int]) -> None:
         """Warns if a column of texts has nothing but numbers, and the table has columns that are not read."""
         if table.width <= len(columns):
             return
@@ -270,7 +270,7 @@ class CoNLL(RecordSource, at="conll"):
     kind: Literal["conll"] = "conll"
     path: str
     """The file or URL, UTF-8; or a pattern for several, sorted by name."""
-    record: Words = ENDS
+    record: Words = FIRST_AND_LAST
     """The columns of the words and of their labels, from 0; -1 is the last one. By default the first and the last column; of the
     ten columns of CoNLL-U the forms and the parts of speech, `Words(words=1, labels=3)`."""
     comment: str | None = None
@@ -301,7 +301,7 @@ class CoNLL(RecordSource, at="conll"):
         """Returns the words of some lines and their labels, or what is wrong with them. first: the number of the first line."""
         lists: dict[Field, list[str]] = {column: [] for column in self.record.fields.values()}
         chosen, conllu = self.record.fields, is_conllu(rows)
-        if conllu and self.record == ENDS:
+        if conllu and self.record == FIRST_AND_LAST:
             chosen = {"words": FORM, "labels": UPOS}
         for number, row in enumerate(rows, first):
             columns = columns_in(row)

@@ -123,11 +123,11 @@ def label_of(row: object, field: Field) -> str:
     """Returns the label in a field of a row, a list as JSON. Raises: ValueError for anything but strings and numbers."""
     value = field_value(row, field)
     if not isinstance(value, list):
-        return as_text(written(value), field)
-    return json.dumps([as_text(written(one), field) for one in value], ensure_ascii=False)
+        return as_text(as_json_number(value), field)
+    return json.dumps([as_text(as_json_number(one), field) for one in value], ensure_ascii=False)
 
 
-def written(value: Any) -> Any:
+def as_json_number(value: Any) -> Any:
     """Returns a number as JSON writes it; anything else as it is."""
     return json.dumps(value) if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)) else value
 

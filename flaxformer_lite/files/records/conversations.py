@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text import Tokenizers
-from flaxformer_lite.files.chats.chat import BOS, EOS, MARK, PLAIN, ChatTemplate, ChatTokenizers, read_chat_template
+from flaxformer_lite.files.chats.chat import (
+    BOS,
+    EOS,
+    MARK,
+    PLAIN_TEMPLATE,
+    ChatTemplate,
+    ChatTokenizers,
+    read_chat_template,
+)
 from flaxformer_lite.files.chats.messages import BESIDE, Conversation
 from flaxformer_lite.files.chats.translation_prompt import SOURCE_ALONE
 from flaxformer_lite.files.records.base import Field, Reading, Record
@@ -71,6 +79,6 @@ class Conversations(Record):
 def own_template(objective: "Instruction") -> str:
     """Returns the text of the template for a run without one of its own. Raises: ValueError if its file cannot be read."""
     if objective.template is None:
-        return PLAIN
+        return PLAIN_TEMPLATE
     check_file(objective.template)
     return Path(objective.template).read_text(encoding="utf-8")

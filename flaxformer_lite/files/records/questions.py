@@ -14,7 +14,7 @@ from flaxformer_lite.files.chats.messages import by_rows
 from flaxformer_lite.files.records.base import Field, FileRow, Reading, Record
 from flaxformer_lite.files.text.json_objects import field_value
 
-READING = 1
+READS_ANSWERS = 1
 """Changes with the way in which answers are read: stores of their tokens are then made anew."""
 
 
@@ -109,7 +109,7 @@ class QuestionTokenizers(Tokenizers):
 
     @property
     def reading(self) -> str:
-        return f"questions {READING} {self.objective.unanswerable}"
+        return f"questions {READS_ANSWERS} {self.objective.unanswerable}"
 
     def refusal(self, pair: Pair) -> str | None:
         if not pair.label:

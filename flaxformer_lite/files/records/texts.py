@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flaxformer_lite.files.records.base import Field, Record, label_of, text_field, written
+from flaxformer_lite.files.records.base import Field, Record, as_json_number, label_of, text_field
 from flaxformer_lite.files.text.json_objects import field_value
 
 YES, NO = ("1", "1.0", "true"), ("0", "0.0", "false")
@@ -78,7 +78,7 @@ class Classes(Record):
 
 def is_set(row: Any, name: str) -> bool:
     """Returns whether a text has the label of a field. Raises: ValueError if the field has neither 0 nor 1."""
-    value = str(written(field_value(row, name)))
+    value = str(as_json_number(field_value(row, name)))
     if value.strip().lower() not in YES + NO:
         raise ValueError(f"field {name} holds {value[:60]!r}: a field of one label must have 0 or 1, false or true")
     return value.strip().lower() in YES

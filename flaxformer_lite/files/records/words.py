@@ -35,7 +35,7 @@ from flaxformer_lite.files.text.words import units_of
 if TYPE_CHECKING:
     from flaxformer_lite.core.objectives.token_labels import TokenLabels  # with JAX
 
-READING = 2
+READS_WORDS = 2
 """Changes with the way in which labelled words are read: stores of their tokens are then made anew."""
 LABEL_FIELDS = ("label", "type", "entity_group", "entity")
 """Names that other programs have for the type of a span."""
@@ -62,7 +62,7 @@ class Marked(NamedTuple):
 # Records ----------------------------------------------------------------------------------------------------------
 
 
-def joined(words: Sequence[str]) -> tuple[str, list[Place]]:
+def joined_words(words: Sequence[str]) -> tuple[str, list[Place]]:
     """Returns the words in a text, with a space between two, and their places."""
     stops = list(itertools.accumulate(len(word) + 1 for word in words))
     return " ".join(words), [(stop - 1 - len(word), stop - 1) for word, stop in zip(words, stops, strict=True)]
@@ -73,7 +73,7 @@ ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+|None""", re.S)
 LIST = re.compile(rf"\[\s*((?:{ITEM.pattern})([\s,]+({ITEM.pattern}))*)?[\s,]*\]", re.S)
 
 
-def listed(value: Any) -> Any:
+def spelled_list(value: Any) -> Any:
     """Returns the list that a cell of a table spells; other values as they are. Raises: ValueError for brackets without a list.
 
     NumPy writes no commas, which Python would join: `['New' 'York']`.
@@ -107,7 +107,7 @@ def pair_of_words(words: Any, labels: Any) -> Pair:
     check_items("labels", labels, {str, int, type(None)})
     if len(words) != len(labels):
         raise ValueError(f"it has {len(words)} words and {len(labels)} labels: each word needs one label")
-    text, places = joined(words)
+    text, places = joined_words(words)
     marked = [[*place, None if label in UNLABELLED else label] for place, label in zip(places, labels, strict=True)]
     return Pair("", in_utf8(text, "a word"), json.dumps({"words": marked}, ensure_ascii=False))
 
@@ -217,12 +217,12 @@ class Words(WordRecord):
         return field_value(row, field)
 
     def asked(self, row: Any) -> tuple[Any, ...]:
-        words = listed(field_value(row, self.words))
+        words = spelled_list(field_value(row, self.words))
         check_items("words", words, {str})
         return (words,)
 
     def pair(self, row: Any) -> Pair:
-        return pair_of_words(*(listed(field_value(row, field)) for field in (self.words, self.labels)))
+        return pair_of_words(*(spelled_list(field_value(row, field)) for field in (self.words, self.labels)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,7 +324,7 @@ class LabelTokenizers(Tokenizers):
 
     @property
     def reading(self) -> str:
-        return text_digest(json.dumps([READING, self.objective.labels, self.objective.scheme]))
+        return text_digest(json.dumps([READS_WORDS, self.objective.labels, self.objective.scheme]))
 
     def refusal(self, pair: Pair) -> str | None:
         try:

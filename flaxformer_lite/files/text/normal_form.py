@@ -41,7 +41,7 @@ SIGNS = re.compile(
 """Other spaces, punctuation and symbols, by Unicode's blocks of the scripts of today."""
 
 
-def visible(text: str) -> str:
+def with_case(text: str) -> str:
     """Returns a text in its normal form, but with its case and all its spaces."""
     return text if text.isascii() else unicodedata.normalize("NFC", INVISIBLE.sub("", text).translate(LIGATURES))
 
@@ -56,7 +56,7 @@ def caseless(text: str) -> str:
 
 def cased(text: str) -> str:
     """Returns the normal form of a text, with its case."""
-    return " ".join(visible(text).split())
+    return " ".join(with_case(text).split())
 
 
 def comparable(text: str) -> str:
@@ -64,7 +64,7 @@ def comparable(text: str) -> str:
     return " ".join(caseless(text).split())
 
 
-def plain(text: str) -> str:
+def bare_words(text: str) -> str:
     """Returns the normal form of a text without its punctuation; a text of nothing but punctuation keeps it.
 
     Texts with equal results count as one: for held-out data, for the division of `pair`, and in the search for near duplicates.
@@ -87,7 +87,7 @@ class Located(NamedTuple):
     syllable, or a character that is several in the normal form."""
 
 
-def located(text: str) -> Located:
+def located_form(text: str) -> Located:
     """Returns the normal form of a text with the places of its characters."""
     form, ends = text.casefold(), (len(text),)
     if len(form) == len(text) and form == comparable(text):

@@ -18,7 +18,7 @@ DELIMITERS = (",", ";", "\t", "|")
 """The characters that programs write between two columns of a CSV."""
 EVEN = 0.9
 """The share of rows of one width from which a delimiter is believed."""
-SHOWN = 30
+CELL_CHARACTERS = 30
 """Characters of a cell in messages."""
 
 NumberedCells = tuple[int, list[str]]
@@ -150,7 +150,7 @@ def better_delimiter(lines: Sequence[str], chosen: str, least: int) -> str | Non
     return best if len(lines) > 1 or fit(lines, chosen).width < least else None
 
 
-class Table:
+class FileTable:
     """The rows of one file, with the names in its header and the number of its columns."""
 
     def __init__(self, lines: Iterable[str], file: str, form: Format, header: bool, width: int = 0) -> None:
@@ -192,7 +192,7 @@ class Table:
     def shown(self) -> str:
         """Returns the columns as a person sees them: the number of each and its name, or its text in the first row."""
         cells = self.names or next((cells for _, cells in self.first if any(cells)), [])
-        texts = (cell if len(cell) <= SHOWN else f"{cell[:SHOWN]}…" for cell in cells)
+        texts = (cell if len(cell) <= CELL_CHARACTERS else f"{cell[:CELL_CHARACTERS]}…" for cell in cells)
         return ", ".join(f"{number} {text!r}" for number, text in enumerate(texts))
 
     def numbers_alone(self, column: int) -> bool:
@@ -230,7 +230,7 @@ def looks_quoted(lines: Sequence[str]) -> bool:
     return doubled or (len(rows) > 2 and all(is_quoted(cell) or cell.isdecimal() for cell in cells) and '"' in lines[0])
 
 
-def open_table(lines: Iterable[str], file: str, header: bool, learned: Format | None = None) -> Table:
+def open_table(lines: Iterable[str], file: str, header: bool, learned: Format | None = None) -> FileTable:
     """Returns the table of a file that no settings describe: a CSV by its name, with the delimiter that fits, or a TSV.
 
     learned: the format of the training texts. A file of that kind has the same, unless its first rows fit another delimiter.
@@ -252,7 +252,7 @@ def open_table(lines: Iterable[str], file: str, header: bool, learned: Format | 
             warn(
                 f"{file}: its cells stand in double quotes, which are left out of the texts; a source tsv would have them"
             )
-    return Table(itertools.chain(start, rest), file, form, header)
+    return FileTable(itertools.chain(start, rest), file, form, header)
 
 
 def looks_like_a_header(rows: Sequence[Sequence[str]]) -> bool:

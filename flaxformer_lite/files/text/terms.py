@@ -14,7 +14,7 @@ from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.search import NeededTokens
 from flaxformer_lite.core.text import Tokenizer
 from flaxformer_lite.files.text.files import line_chunks
-from flaxformer_lite.files.text.normal_form import cased, comparable, located
+from flaxformer_lite.files.text.normal_form import cased, comparable, located_form
 from flaxformer_lite.files.text.words import HANGUL, UNSPACED, of_word
 
 NAME = r"[^\W\d][\w.:\u00b7\u0300-\u036f-]*"
@@ -59,7 +59,7 @@ class Term(NamedTuple):
     """Place of the term, for messages."""
 
 
-class Wanted(NamedTuple):
+class WantedTerm(NamedTuple):
     """A term as it is looked for."""
 
     form: str
@@ -69,7 +69,7 @@ class Wanted(NamedTuple):
     target: str
 
     @classmethod
-    def of(cls, term: Term) -> "Wanted":
+    def of(cls, term: Term) -> "WantedTerm":
         exact = cased(term.source)
         return cls(comparable(term.source), "" if exact == exact.lower() else exact, term.target)
 
@@ -98,7 +98,7 @@ class Terms:
     def __post_init__(self) -> None:
         first: dict[tuple[str, str], Term] = {}
         for term in self.terms:
-            form, exact, _ = Wanted.of(term)
+            form, exact, _ = WantedTerm.of(term)
             if not (form and cased(term.target)):
                 raise ValueError(f"{term.place}: {term.source!r} → {term.target!r}: neither text may be empty")
             other = first.setdefault((form, exact), term)
@@ -134,17 +134,17 @@ class Terms:
         return cls(tuple(terms))
 
     @cached_property
-    def by_start(self) -> dict[str, list[Wanted]]:
+    def by_start(self) -> dict[str, list[WantedTerm]]:
         """The terms by the first character of their normal form: the longest first, then those with capitals."""
-        groups: dict[str, list[Wanted]] = {}
-        wanted = dict.fromkeys(map(Wanted.of, self.terms))
+        groups: dict[str, list[WantedTerm]] = {}
+        wanted = dict.fromkeys(map(WantedTerm.of, self.terms))
         for term in sorted(wanted, key=lambda term: (-len(term.form), not term.exact)):
             groups.setdefault(term.form[0], []).append(term)
         return groups
 
     def needed(self, source: str) -> dict[Needed, int]:
         """Returns the texts that the translation of a source must have, and how often: a term once."""
-        form, places = located(source)
+        form, places = located_form(source)
         ends = {m.start(): m.end() for m in PLACEHOLDER.finditer(source)} if self.placeholders else {}
         needed, at = Counter[Needed](), 0
         while at < len(form):
@@ -166,7 +166,7 @@ class Terms:
         """Raises: ValueError with its place for a term that the tokenizer cannot write."""
         for term in self.terms:
             try:
-                known_ids(tokenizer, term.target)
+                ids_of_text(tokenizer, term.target)
             except ValueError as error:
                 raise ValueError(f"{term.place}: {error}") from None
 
@@ -185,7 +185,7 @@ class Terms:
         return tuple(by_ids.values()), "; ".join(wrong)
 
 
-def stands(term: Wanted, source: str, form: str, places: Sequence[int], at: int) -> bool:
+def stands(term: WantedTerm, source: str, form: str, places: Sequence[int], at: int) -> bool:
     """Returns whether a term stands as whole words at this place of the normal form of a source; places: see `Located`."""
     end = at + len(term.form)
     if not form.startswith(term.form, at) or min(places[at], places[end]) < 0:
@@ -206,10 +206,10 @@ def inner_ids(tokenizer: Tokenizer, needed: Needed) -> tuple[int, ...]:
         ids, ids_before = tokenizer.encode(before + space + needed.text), tokenizer.encode(before)
         if ids[: len(ids_before)] == ids_before and tokenizer.unk_id not in ids_before:
             break
-    return known_ids(tokenizer, needed.text, ids[len(ids_before) :])
+    return ids_of_text(tokenizer, needed.text, ids[len(ids_before) :])
 
 
-def known_ids(tokenizer: Tokenizer, text: str, ids: Sequence[int] | None = None) -> tuple[int, ...]:
+def ids_of_text(tokenizer: Tokenizer, text: str, ids: Sequence[int] | None = None) -> tuple[int, ...]:
     """Returns the ids of a text, its own or those given.
 
     Raises: ValueError if the vocabulary lacks a part of it, or the tokenizer writes it otherwise.

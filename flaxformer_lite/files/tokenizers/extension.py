@@ -16,7 +16,7 @@ from flaxformer_lite.files.tokenizers.described import as_described
 from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.tokenizers.subwords import SentencePieceTokenizer
 
-Words = Counter[tuple[str, ...]]
+CutWords = Counter[tuple[str, ...]]
 """Words as their pieces, with their numbers."""
 
 
@@ -28,7 +28,7 @@ class Extension(NamedTuple):
     """For each new piece, in the order of their ids, the ids that the old tokenizer reads it as."""
 
 
-def extended(
+def extended_tokenizer(
     tokenizer: Tokenizer, lines: Iterable[str], num_pieces: int, token: str, first_id: int, old: Iterable[str] = ()
 ) -> Extension:
     """Returns a tokenizer that also has a language's token, of the id `first_id`, and behind it pieces that the old one lacks.
@@ -58,14 +58,14 @@ def extended(
     return Extension(base.with_more_pieces(token, spelled, first_id), parts)
 
 
-def cut_words(tokenizer: JsonTokenizer, lines: Iterable[str]) -> tuple[Words, Counter[str]]:
+def cut_words(tokenizer: JsonTokenizer, lines: Iterable[str]) -> tuple[CutWords, Counter[str]]:
     """Returns the words of the lines in pieces, and their characters that are not pieces. Such a character is a piece here."""
     texts = Counter(f"▁{word}" for line in lines for word in tokenizer.normalized(line).split(" ") if word)
     characters: Counter[str] = Counter()
     for word, number in texts.items():
         characters.update(dict.fromkeys(word, number))
     unknown = {c for c in characters if tokenizer.pieces(tokenizer.split([c])[0]) != [c]}
-    words: Words = Counter()
+    words: CutWords = Counter()
     for word, number in texts.items():
         pieces: list[str] = []
         for is_unknown, run in itertools.groupby(word, unknown.__contains__):
@@ -80,7 +80,7 @@ def is_word_part(text: str) -> bool:
     return all(unicodedata.category(character)[0] in "LM" for character in text.removeprefix("▁"))
 
 
-def join_neighbours(words: Words, number: int, allowed: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
+def join_neighbours(words: CutWords, number: int, allowed: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
     """Returns up to `number` allowed texts, each with the pieces that it joins, the most frequent neighbours first.
 
     Reference: Sennrich et al. 2016, arXiv:1508.07909, algorithm 1.

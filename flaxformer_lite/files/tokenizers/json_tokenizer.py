@@ -15,10 +15,10 @@ from flaxformer_lite.core.text import EncodedText, SpecialIds
 from flaxformer_lite.core.text.tokenizer import Sealed, SpannedIds, Tokenizer, json_fields
 from flaxformer_lite.files.tokenizers.secret_names import secret_names
 
-ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("bos", "cls"), "eos": ("eos", "sep"), "mask": ("mask",)}
+SPECIAL_NAMES = {"pad": ("pad",), "unk": ("unk",), "bos": ("bos", "cls"), "eos": ("eos", "sep"), "mask": ("mask",)}
 """For each special id the names that it has in a Hugging Face folder."""
 NO_SPECIAL = SpecialIds(0, None, None, None)
-JOINING = 1e-3
+JOINT_SCORE = 1e-3
 """Score of a unigram piece beyond the sum of its parts, for each joint: so it is chosen for them, and hardly elsewhere."""
 
 
@@ -98,8 +98,8 @@ class JsonTokenizer(Tokenizer):
         `model_ids`, which has the ids in the model's config by role.
         """
         library = cls(description, NO_SPECIAL)._tokenizer
-        keys = {role: [f"{name}_token" for name in ROLES[role]] for role in ROLES}
-        named = {role: [token_text(key, names.get(key)) for key in keys[role]] for role in ROLES}
+        keys = {role: [f"{name}_token" for name in SPECIAL_NAMES[role]] for role in SPECIAL_NAMES}
+        named = {role: [token_text(key, names.get(key)) for key in keys[role]] for role in SPECIAL_NAMES}
         texts = {text for tokens in named.values() for text in tokens if text is not None}
         known = {token.content for token in library.get_added_tokens_decoder().values()}
         library.add_special_tokens([text for text in sorted(texts - known) if library.token_to_id(text) is not None])
@@ -118,7 +118,7 @@ class JsonTokenizer(Tokenizer):
                 ids = [*edge, *in_model]
             return min(ids, key=lambda i: (i not in edge, i not in in_model), default=None)
 
-        ids = {role: special_id(role) for role in ROLES}
+        ids = {role: special_id(role) for role in SPECIAL_NAMES}
         if ids["pad"] is None:  # any id: nothing reads the padding
             ids["pad"] = next((i for i in (ids["eos"], ids["unk"]) if i is not None), 0)
         return cls(plain.description, SpecialIds(**ids))  # type: ignore[arg-type]
@@ -300,7 +300,7 @@ class JsonTokenizer(Tokenizer):
             model["vocab"] += [[names.get(i, f"<unused {i}>"), lowest] for i in gap]
             for piece, joined in pieces.items():
                 likely = sum(scores.get(one, lowest) for one in joined)
-                model["vocab"].append([piece, likely + JOINING * (len(joined) - 1)])
+                model["vocab"].append([piece, likely + JOINT_SCORE * (len(joined) - 1)])
         return JsonTokenizer(json.dumps(fields, ensure_ascii=False), self.special)
 
     def with_ids(self, kept: Sequence[int]) -> "JsonTokenizer":

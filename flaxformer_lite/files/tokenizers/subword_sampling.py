@@ -21,7 +21,7 @@ from flaxformer_lite.files.tokenizers.subwords import SentencePieceTokenizer
 
 Uniform = Callable[[], float]
 """Returns the next random number in [0, 1)."""
-Draw = Callable[[str, Uniform], Sequence[int]]
+DrawSegmentation = Callable[[str, Uniform], Sequence[int]]
 """Returns the ids of one segmentation of a word, which begins with "▁"."""
 
 
@@ -38,7 +38,7 @@ class SubwordSampling(Checked, ABC, at="data.subword_sampling"):
     """The `model_type` of the SentencePiece models that it samples from."""
 
     @abstractmethod
-    def draw(self, tokenizer: SentencePieceTokenizer) -> Draw:
+    def draw(self, tokenizer: SentencePieceTokenizer) -> DrawSegmentation:
         """Returns the function that segments one word."""
 
 
@@ -55,7 +55,7 @@ class BPEDropout(SubwordSampling):
 
     model_type = "bpe"
 
-    def draw(self, tokenizer: SentencePieceTokenizer) -> Draw:
+    def draw(self, tokenizer: SentencePieceTokenizer) -> DrawSegmentation:
         pieces = tokenizer.scored_pieces()
         ids = {piece: i for i, (piece, _) in pieces.items()}
         score = dict(pieces.values()).get  # a higher score merges first
@@ -98,7 +98,7 @@ class UnigramSampling(SubwordSampling):
 
     model_type = "unigram"
 
-    def draw(self, tokenizer: SentencePieceTokenizer) -> Draw:
+    def draw(self, tokenizer: SentencePieceTokenizer) -> DrawSegmentation:
         scores = {i: score for i, (_, score) in tokenizer.scored_pieces().items()}
 
         @functools.lru_cache(maxsize=2**16)

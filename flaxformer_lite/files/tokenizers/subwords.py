@@ -222,7 +222,7 @@ NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
-Parts = list[list[tuple[str, int | None, bool]]]
+TextParts = list[list[tuple[str, int | None, bool]]]
 """The parts of every text: the text, the id of an added token or None, and whether the whole text begins here."""
 
 
@@ -282,7 +282,7 @@ class AddedPieces(SentencePieceTokenizer):
     def has_piece(self, i: int) -> bool:
         return i < self._pieces_of_model or i in self.added
 
-    def _parts(self, texts: Sequence[str]) -> Parts:
+    def _parts(self, texts: Sequence[str]) -> TextParts:
         encodings = self._splitter.encode_batch(list(texts), add_special_tokens=False)
         return [
             [(text[a:b], self._ids.get(i), a == 0) for i, (a, b) in zip(row.ids, row.offsets, strict=True)]
@@ -311,7 +311,7 @@ class AddedPieces(SentencePieceTokenizer):
     def special_texts(self) -> tuple[str, ...]:
         return tuple(token["content"] for token in self.added.values() if token["special"])
 
-    def _encoded(self, rows: Parts, encode: Callable[[Any, list[str]], Any]) -> list[list[Any]]:
+    def _encoded(self, rows: TextParts, encode: Callable[[Any, list[str]], Any]) -> list[list[Any]]:
         """Returns each part of `_parts` as `encode` has it, an added token as a list of its id."""
         between = [(text, first) for row in rows for text, i, first in row if i is None]
         outer = iter(encode(self._processor, [text for text, first in between if first]))
@@ -392,7 +392,7 @@ class VocabularyPieces(AddedPieces):
     def has_piece(self, i: int) -> bool:
         return i in self._numbers or i in self.added
 
-    def _encoded(self, rows: Parts, encode: Callable[[Any, list[str]], Any]) -> list[list[Any]]:
+    def _encoded(self, rows: TextParts, encode: Callable[[Any, list[str]], Any]) -> list[list[Any]]:
         def mapped(model: Any, texts: list[str]) -> list[Any]:
             ids = self.ids
             return [

@@ -7,7 +7,7 @@ from typing import Any
 
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.text import Languages, LanguageTokenizers, Tokenizer, Tokenizers
-from flaxformer_lite.files.tokenizers.json_tokenizer import ROLES, JsonTokenizer
+from flaxformer_lite.files.tokenizers.json_tokenizer import SPECIAL_NAMES, JsonTokenizer
 from flaxformer_lite.files.tokenizers.subwords import AddedPieces, MarianTokenizer, SentencePieceTokenizer
 
 
@@ -39,7 +39,7 @@ def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelCo
 
 def described(tokenizer: JsonTokenizer, model: ModelConfig) -> dict[str, Any]:
     """Returns the description for the tokenizers library, and the names of the special ids."""
-    names = special_tokens(tokenizer, ROLES)
+    names = special_tokens(tokenizer, SPECIAL_NAMES)
     inputs = ["input_ids", *(["token_type_ids"] if model.num_token_types else []), "attention_mask"]
     settings = names | {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
     return {

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Library
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.text.languages import codes_in
 from flaxformer_lite.core.text.tokenizer import MOST_IDS, Tokenizer, Tokenizers
-from flaxformer_lite.files.tokenizers.json_tokenizer import ROLES, JsonTokenizer, one_error, token_text
+from flaxformer_lite.files.tokenizers.json_tokenizer import SPECIAL_NAMES, JsonTokenizer, one_error, token_text
 from flaxformer_lite.files.tokenizers.subwords import (
     FLAGS,
     LANGUAGE,
@@ -248,7 +248,7 @@ def read_settings(folder: Path, config: Mapping[str, Any], theirs: TokenizerClas
     others = {content(token): added_token(token, special=True) for token in once}
     more = [token for text, token in others.items() if text not in known]
     files, model_ids = (read_json(folder / "generation_config.json"), config), {}
-    for role, names in ROLES.items():
+    for role, names in SPECIAL_NAMES.items():
         ids = (file.get(f"{name}_token_id") for name in names for file in files)
         one: Any = next((value for value in ids if value is not None), [])
         model_ids[role] = [i for i in (one if isinstance(one, list) else [one]) if type(i) is int and i >= 0]
@@ -596,7 +596,7 @@ def sentence_pieces(
     kept = {i: token for i, token in added.items() if size is None or i < size}
     known = {text: i for text, i in ids.items() if i < plain.vocab_size or i in kept}
     special = {}
-    for role, (first, *other) in ROLES.items():
+    for role, (first, *other) in SPECIAL_NAMES.items():
         names = [first] if getattr(plain, f"{role}_id") is not None else [first, *other]
         texts = [token_text(key, values.get(key)) for key in (f"{name}_token" for name in names)]
         special[role] = next((known[text] for text in texts if text in known), None)

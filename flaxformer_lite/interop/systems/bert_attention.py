@@ -16,7 +16,7 @@ from flaxformer_lite.core.model.attention import DotProduct, attention_scores, w
 from flaxformer_lite.core.model.layers import ACTIVATIONS, Dense, Normal, apply_dropout
 from flaxformer_lite.core.model.masks import Penalize
 
-Activation = Callable[[Array], Array]
+ActivationFunction = Callable[[Array], Array]
 BERT_ACTIVATIONS = {"linear": "linear", "relu": "relu", "gelu": "gelu_tanh", "tanh": "tanh"}
 """Our name of each of BERT's activations: its gelu is the tanh approximation."""
 
@@ -30,10 +30,10 @@ class AttentionLayer(nn.Module):
 
     num_attention_heads: int = 1
     size_per_head: int = 512
-    query_act: str | Activation | None = None
+    query_act: str | ActivationFunction | None = None
     """Activation of the projected queries, before the split into heads: a function, or linear, relu, gelu (by tanh) or tanh."""
-    key_act: str | Activation | None = None
-    value_act: str | Activation | None = None
+    key_act: str | ActivationFunction | None = None
+    value_act: str | ActivationFunction | None = None
     attention_probs_dropout_prob: float = 0.0
     initializer_range: float = 0.02
     """Standard deviation of the initial kernels, normal and truncated at two standard deviations."""
@@ -66,7 +66,7 @@ class AttentionLayer(nn.Module):
         queries, keys = as_sequences(from_tensor, to_tensor, sizes)
         num_heads, width = self.num_attention_heads, self.size_per_head
 
-        def heads(x: Array, name: str, act: str | Activation | None) -> Float[Array, "B L N H"]:
+        def heads(x: Array, name: str, act: str | ActivationFunction | None) -> Float[Array, "B L N H"]:
             dense = Dense(
                 num_heads * width,
                 dtype=self.dtype,
@@ -113,7 +113,7 @@ def as_sequences(
     return from_tensor.reshape(batch, from_length, -1), to_tensor.reshape(batch, to_length, -1)
 
 
-def bert_activation(act: str | Activation | None) -> Activation:
+def bert_activation(act: str | ActivationFunction | None) -> ActivationFunction:
     """Returns the activation: a function as it is, or by BERT's name. Raises: ValueError listing the names."""
     if callable(act):
         return act

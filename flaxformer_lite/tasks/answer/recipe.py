@@ -4,8 +4,8 @@ from flaxformer_lite.core.objectives import AnswerSpans
 from flaxformer_lite.files.records import Questions
 from flaxformer_lite.tasks.recipe import Examples, Recipe, poolers_of_tokens, with_poolers
 
-TEXTS = ("context", "text", "passage", "paragraph", "document")
-WINDOW = 384
+CONTEXTS = ("context", "text", "passage", "paragraph", "document")
+SQUAD_WINDOW = 384
 """The tokens of a question with a part of its text, as Devlin et al. 2018, arXiv:1810.04805, have them for SQuAD."""
 
 
@@ -22,7 +22,7 @@ def recipe(examples: Examples) -> Recipe | None:
         models=with_poolers(poolers_of_tokens(2)),
         best_metric="answer_f1",
         rate=3e-5,
-        longest=WINDOW,
+        longest=SQUAD_WINDOW,
     )
 
 
@@ -31,7 +31,9 @@ def record_of(examples: Examples) -> Questions | None:
     if examples.has("data", list):
         return Questions()
     question, text = (
-        examples.texts if len(examples.texts) == 2 else (examples.first(["question"], str), examples.first(TEXTS, str))
+        examples.texts
+        if len(examples.texts) == 2
+        else (examples.first(["question"], str), examples.first(CONTEXTS, str))
     )
     answers = examples.labels[0] if examples.labels else examples.first(["answers", "answer"], str, dict, list)
     if not question or not text or not answers:

@@ -24,7 +24,7 @@ LABELS = ("label", "labels", "class", "category", "target", "intent", "sentiment
 NUMBERS = ("score", "rating", "similarity", "similarity_score", "value")
 """Usual names of the field of a label, and of a number."""
 MOST_CLASSES = 1_000
-FEW = 20
+MOST_NUMBERED_CLASSES = 20
 """Labels that are whole numbers are classes if they have at most this many values."""
 
 
@@ -83,4 +83,4 @@ def numbers_of(names: Sequence[str]) -> list[float]:
 def are_measures(numbers: Sequence[float]) -> bool:
     """Returns whether numbers measure something: fractions, or many whole numbers that do not count up from 0 or 1."""
     is_counted = numbers[:1] in ([0], [1]) and numbers == [numbers[0] + place for place in range(len(numbers))]
-    return not all(map(float.is_integer, numbers)) or (len(numbers) > FEW and not is_counted)
+    return not all(map(float.is_integer, numbers)) or (len(numbers) > MOST_NUMBERED_CLASSES and not is_counted)

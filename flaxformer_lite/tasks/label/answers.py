@@ -13,7 +13,7 @@ from flaxformer_lite.core.reading.objectives import OUTSIDE, LabelledWordTexts, 
 from flaxformer_lite.files.records.words import (
     Place,
     first_tokens,
-    joined,
+    joined_words,
     overlapped,
     with_tokens,
     words_of_tokens,
@@ -24,7 +24,7 @@ from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
 def text_of(given: str | Sequence[str]) -> str:
     """Returns a text, or that of a list of words."""
-    return given if isinstance(given, str) else joined(given)[0]
+    return given if isinstance(given, str) else joined_words(given)[0]
 
 
 class LabelledSpan(NamedTuple):
@@ -69,7 +69,7 @@ class WordsInWindows(NamedTuple):
 
         whole: each word of a list is labelled by its first token, whatever units it has.
         """
-        text, words = (given, None) if isinstance(given, str) else joined(given)
+        text, words = (given, None) if isinstance(given, str) else joined_words(given)
         units = words if whole and words is not None else with_tokens(text, units_of(text), tokens)
         last = max(len(tokens) - room, 0)
         starts = [*range(0, last, max(room // 2, 1)), last]

@@ -26,7 +26,7 @@ from flaxformer_lite.tools.making.timing import (
     MEASURED_STEPS,
     plan_of,
     positions_per_second,
-    steps_in,
+    steps_within,
 )
 from flaxformer_lite.workdir import RunFolder, open_run
 
@@ -93,7 +93,7 @@ def chosen(
     if deadline is not None:
         speed = positions_per_second(with_steps(config, steps=MEASURED_STEPS), start)
         speed *= plan.batches_per_epoch / plan.positions_per_epoch
-        epochs = min(epochs, steps_in(deadline - time.monotonic(), speed, epochs * batches) / batches)
+        epochs = min(epochs, steps_within(deadline - time.monotonic(), speed, epochs * batches) / batches)
     config = with_steps(
         config,
         steps=TrainConfig.steps,

@@ -14,13 +14,13 @@ from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.files.data import CSV, TSV, CoNLL, HubDataset
-from flaxformer_lite.files.data.config import KINDS
-from flaxformer_lite.files.data.hub import named
+from flaxformer_lite.files.data.config import FILE_SOURCES
+from flaxformer_lite.files.data.hub import with_class_names
 from flaxformer_lite.files.data.mixture import MixedKinds
 from flaxformer_lite.files.data.text_files import read_files
 from flaxformer_lite.files.records import Record
 from flaxformer_lite.files.records.base import BLANK
-from flaxformer_lite.files.records.words import listed
+from flaxformer_lite.files.records.words import spelled_list
 from flaxformer_lite.files.text.files import file_versions
 from flaxformer_lite.files.text.tables import CONTAINERS, container, open_table
 from flaxformer_lite.tools.search.folder import CORPUS, file_of, judgements_of, read_folder
@@ -61,7 +61,7 @@ def opened(name: str, columns: Sequence[str] = ()) -> Opened:
 
     Raises: ValueError for a file of no kind that is known, and for one that cannot be read.
     """
-    kind: Any = KINDS.get(container(name))
+    kind: Any = FILE_SOURCES.get(container(name))
     is_hub = not (container(name) or glob.has_magic(name) or Path(name).exists())
     name = name if is_hub or is_url(name) else os.path.abspath(name)
     if kind is TSV:
@@ -73,7 +73,7 @@ def opened(name: str, columns: Sequence[str] = ()) -> Opened:
     if kind is not None:
         return opened_by(lambda record: kind(path=name, record=record))
     if not (is_hub or Path(name).is_dir()):
-        known = ", ".join(end for end, of_end in CONTAINERS.items() if of_end in KINDS)
+        known = ", ".join(end for end, of_end in CONTAINERS.items() if of_end in FILE_SOURCES)
         raise ValueError(f"{name}: its name says no kind of data that `fit` reads: give one of {known}")
     given = HUB_NAME.fullmatch(name) if is_hub else None
     path, config, split = (name, None, None) if given is None else given.groups()
@@ -118,7 +118,7 @@ def opened_table(name: str, header: bool) -> Opened:
 def cell(text: str) -> str | list[Any]:
     """Returns the list that a cell spells; another text as it is."""
     with suppress(ValueError):
-        return list(listed(text)) if text[:1] + text[-1:] == "[]" else text
+        return list(spelled_list(text)) if text[:1] + text[-1:] == "[]" else text
     return text
 
 
@@ -144,7 +144,7 @@ def as_lines(rows: Iterable[Mapping[str, Any]]) -> str:
         filled = {
             name: None if not hasattr(value, "__len__") and value != value else value for name, value in row.items()
         }
-        lines.append(json.dumps(named(filled, features), ensure_ascii=False, default=as_json) + "\n")
+        lines.append(json.dumps(with_class_names(filled, features), ensure_ascii=False, default=as_json) + "\n")
     return "".join(lines)
 
 

@@ -27,7 +27,7 @@ from flaxformer_lite.tools.fit.data import Opened, Rows, as_lines, opened, searc
 from flaxformer_lite.tools.making.finishing import exported_once, report_once, scored_once
 from flaxformer_lite.tools.making.starting import is_begun, run_path, tell_continued
 from flaxformer_lite.tools.making.timing import deadline_of
-from flaxformer_lite.training.summary import command_of
+from flaxformer_lite.training.summary import use_command
 from flaxformer_lite.workdir import RunFolder
 
 CONFUSION = "evaluations/test-confusion.json"
@@ -123,7 +123,7 @@ def fit(
         tell(f"{exported}: for Hugging Face's library")
     if (page := report_once(output)) is not None:
         tell(str(page))
-    tell(f"\nflaxformer-lite {command_of(config)} {output}\nflaxformer-lite serve {output}")
+    tell(f"\nflaxformer-lite {use_command(config)} {output}\nflaxformer-lite serve {output}")
     if judged:
         tell(f"flaxformer-lite evaluate {output} --search {data}")
     return run

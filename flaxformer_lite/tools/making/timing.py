@@ -46,7 +46,7 @@ def training_seconds(left: float) -> float:
     return min(TRAINING_SHARE * left, left - OTHER_SECONDS)
 
 
-def steps_in(left: float, speed: float, worth: float) -> float:
+def steps_within(left: float, speed: float, worth: float) -> float:
     """Returns the steps for which `left` seconds are enough, scores and export included.
 
     speed: steps per second. worth: the steps of a whole training, for the message.

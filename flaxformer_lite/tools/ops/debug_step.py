@@ -18,7 +18,7 @@ from flaxformer_lite.core.parallel.sharding import within_mesh
 from flaxformer_lite.core.runners import Runner
 from flaxformer_lite.core.step import TrainState, gradient, random_key
 from flaxformer_lite.run.recording import open_recording
-from flaxformer_lite.tools.recorder.rerun import before_step, placed
+from flaxformer_lite.tools.recorder.rerun import before_step, placed_batch
 from flaxformer_lite.workdir import RunFolder
 
 
@@ -37,10 +37,10 @@ def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:
         runner, start, state = before_step(recording, config, step, progress)
         progress.update("looking for a NaN", step)
         name = f"step {step}, from checkpoint {start}, reads batch {number}"
-        return describe(runner, state, placed(runner, recording.batch(step)), name)
+        return describe_step(runner, state, placed_batch(runner, recording.batch(step)), name)
 
 
-def describe(runner: Runner, state: TrainState, batch: Batch, name: str) -> list[str]:
+def describe_step(runner: Runner, state: TrainState, batch: Batch, name: str) -> list[str]:
     """Returns lines on one step: its numbers, and what is not finite."""
 
     def step(params: PyTree, batch: Batch) -> Any:

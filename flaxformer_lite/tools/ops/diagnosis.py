@@ -16,7 +16,7 @@ from flaxformer_lite.engine.rules import INSTALL
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that let JAX use NVIDIA GPUs. JAX loads one whose version is that of jaxlib."""
-PACKAGES = (
+SHOWN_PACKAGES = (
     *("flaxformer-lite", "jax", "jaxlib", *PLUGINS, "libtpu", "flax", "optax", "orbax-checkpoint", "numpy"),
     *("sentencepiece", "tokenizers", "safetensors", "ctranslate2", "datasets", "altair", "starlette"),
 )
@@ -187,7 +187,7 @@ def collect() -> Facts:
     machine: dict[str, Any] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "versions": hardware.installed_versions(PACKAGES),
+        "versions": hardware.installed_versions(SHOWN_PACKAGES),
         "environment": {name: os.environ[name] for name in hiding if name in os.environ},
         "gpus": gpus,
         "bfloat16": hardware.multiplies_bfloat16(),

@@ -11,7 +11,7 @@ from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.files.data.store import check_store, check_tokenizers, store_folders, stores_of
 from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems
-from flaxformer_lite.run.description import describe as describe_run
+from flaxformer_lite.run.description import describe_run as describe_run
 from flaxformer_lite.workdir import (
     RunFolder,
     abstract_params,

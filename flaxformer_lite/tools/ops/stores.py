@@ -6,7 +6,7 @@ from pathlib import Path
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.files.data.store import PairStream, TokenStore
-from flaxformer_lite.training.data import read_tokenizers
+from flaxformer_lite.training.data import run_tokenizers
 from flaxformer_lite.workdir import RunFolder
 
 
@@ -22,9 +22,7 @@ def make_stores(config: Config, progress: Progress, part: tuple[int, int] = (0, 
         )
     progress.update("preparing")
     with tempfile.TemporaryDirectory() as scratch:
-        tokenizers = read_tokenizers(
-            config, RunFolder(Path(scratch)), PairStream(source, "data.train", progress.within)
-        )
+        tokenizers = run_tokenizers(config, RunFolder(Path(scratch)), PairStream(source, "data.train", progress.within))
     parts = source.parts("data.train")
     stores = [TokenStore.of(Path(data.store), one, tokenizers, setting, progress.within) for setting, one in parts]
     for store in stores:

@@ -9,17 +9,17 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.files.text.normal_form import bare_words
 from flaxformer_lite.tools.pair.lexical import is_first, translation_scores
 from flaxformer_lite.tools.pair.markup import has_markup
 from flaxformer_lite.tools.pair.misread import is_misread
 
 Broken = Bool[np.ndarray, "N"]
-FEW = 20
+FEWEST_COUNTED = 20
 """Pairs below which nothing is said by counts."""
 SPREAD = 1.4826
 """The standard deviation of a normal distribution in median deviations, which broken pairs hardly move."""
-AT_ONCE = 50_000
+TEXTS_AT_ONCE = 50_000
 """Texts whose characters are counted at once."""
 TABLE_BITS = 20
 """The logarithm of the places in which three characters in a row are counted; a few share one."""
@@ -46,7 +46,7 @@ def each(is_broken: Callable[[Pair], bool]) -> Callable[[Sequence[Pair]], Broken
 
 
 def duplicate(pairs: Sequence[Pair]) -> Broken:
-    return ~is_first((plain(pair.source), plain(pair.target)) for pair in pairs)
+    return ~is_first((bare_words(pair.source), bare_words(pair.target)) for pair in pairs)
 
 
 def length(pairs: Sequence[Pair]) -> Broken:
@@ -66,12 +66,12 @@ def language(pairs: Sequence[Pair]) -> Broken:
     texts = [f" {' '.join(pair[:2][side].lower().split())} " for side in (0, 1) for pair in pairs]
     once = np.zeros(len(texts), bool)
     once[list({text: number for number, text in enumerate(texts)}.values())] = True
-    blocks = [grams(texts[start : start + AT_ONCE]) for start in range(0, len(texts), AT_ONCE)]
+    blocks = [grams(texts[start : start + TEXTS_AT_ONCE]) for start in range(0, len(texts), TEXTS_AT_ONCE)]
     number = np.concatenate([counts for _, counts in blocks]).clip(min=1)
     broken = np.zeros(len(texts), bool)
     for _ in range(3):  # without those found, the next are rarer
-        learns = np.split(once & ~broken, range(AT_ONCE, len(texts), AT_ONCE))
-        ofs = np.split(np.repeat([0, 1], len(pairs)), range(AT_ONCE, len(texts), AT_ONCE))
+        learns = np.split(once & ~broken, range(TEXTS_AT_ONCE, len(texts), TEXTS_AT_ONCE))
+        ofs = np.split(np.repeat([0, 1], len(pairs)), range(TEXTS_AT_ONCE, len(texts), TEXTS_AT_ONCE))
         tables = np.zeros((2, 2**TABLE_BITS))
         for (places, counts), learn, side in zip(blocks, learns, ofs, strict=True):
             for s in (0, 1):
@@ -117,7 +117,7 @@ AGAIN = re.compile(r"\b(.+? )\1|(.{2,60}?)\2{3}")
 
 
 def repeats(pair: Pair) -> bool:
-    source, target = (f"{plain(text)} " for text in pair[:2])
+    source, target = (f"{bare_words(text)} " for text in pair[:2])
     return bool(REPEATED.search(target) and not AGAIN.search(source))
 
 
@@ -131,12 +131,18 @@ RULES: Rules = {
         each(lambda pair: any(map(is_misread, pair[:2]))),
     ),
     "markup": PairRule("entities or tags of HTML", each(lambda pair: any(map(has_markup, pair[:2])))),
-    "identical": PairRule("the same text on both sides", each(lambda pair: plain(pair.source) == plain(pair.target))),
+    "identical": PairRule(
+        "the same text on both sides", each(lambda pair: bare_words(pair.source) == bare_words(pair.target))
+    ),
     "duplicate": PairRule("a pair that an earlier line has", duplicate),
-    "length": PairRule("one side too long or too short for the other", length, FEW),
-    "language": PairRule("another script or language than the rest of its side, or no language at all", language, FEW),
+    "length": PairRule("one side too long or too short for the other", length, FEWEST_COUNTED),
+    "language": PairRule(
+        "another script or language than the rest of its side, or no language at all", language, FEWEST_COUNTED
+    ),
     "translation": PairRule(
-        "no more words that translate each other than in two sentences put together by chance", translation, FEW
+        "no more words that translate each other than in two sentences put together by chance",
+        translation,
+        FEWEST_COUNTED,
     ),
 }
 OF_ANSWERS: Rules = {

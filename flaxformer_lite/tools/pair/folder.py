@@ -22,7 +22,7 @@ from flaxformer_lite.base.console import counted, note, warn
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.text.files import line_chunks
-from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.files.text.normal_form import bare_words
 from flaxformer_lite.files.text.tables import container, is_blank, open_table, require_lines
 from flaxformer_lite.interop.weight_files import new_folder
 from flaxformer_lite.tools.pair.cleaning import OF_ANSWERS, RULES, Rules, clean
@@ -39,7 +39,7 @@ def read_pairs(files: Sequence[str], columns: Sequence[int | str] = ()) -> list[
     Raises: ValueError if one file has more lines than the other, or the columns are not these.
     """
     if len(files) == 1:
-        return read_table(files[0], columns)
+        return read_columns(files[0], columns)
     if columns:
         raise ValueError("--columns is for one table, but there are two files: leave it out")
     for file in files:
@@ -52,7 +52,7 @@ def read_pairs(files: Sequence[str], columns: Sequence[int | str] = ()) -> list[
     return [Pair(*pair) for pair in zip(*sides, strict=True)]
 
 
-def read_table(file: str, columns: Sequence[int | str]) -> list[Pair]:
+def read_columns(file: str, columns: Sequence[int | str]) -> list[Pair]:
     """Returns the pairs of a table: of a CSV with any delimiter if its name says so, of columns between tabs else."""
     if container(file) not in ("", "a table"):
         raise ValueError(f"{file} is {container(file)} by its name: give two files of lines, or a table as TSV or CSV")
@@ -181,10 +181,10 @@ def write_pairs(
 
 def further_lines(mono: Sequence[str], texts: Mapping[str, Sequence[Pair]]) -> list[str]:
     """Returns the lines that are neither empty, nor a source of the training, nor held out, nor one that came before."""
-    held = {plain(text) for name in ("valid", "test") for pair in texts[name] for text in pair[:2]}
-    seen, counts, lines = {"", *(plain(pair.source) for pair in texts["train"])}, Counter[str](), list[str]()
+    held = {bare_words(text) for name in ("valid", "test") for pair in texts[name] for text in pair[:2]}
+    seen, counts, lines = {"", *(bare_words(pair.source) for pair in texts["train"])}, Counter[str](), list[str]()
     for line in mono:
-        key = plain(line)
+        key = bare_words(line)
         reason = "held out" if key in held else "again" if key in seen else ""
         counts[reason] += 1
         if not reason:
@@ -207,7 +207,7 @@ def hold_out(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
 
     Raises: ValueError if no pair can be held out.
     """
-    texts = [(plain(pair.source), plain(pair.target)) for pair in pairs]
+    texts = [(bare_words(pair.source), bare_words(pair.target)) for pair in pairs]
     counts = Counter(itertools.chain.from_iterable(texts))
     alone = [i for i, (source, target) in enumerate(texts) if counts[source] == counts[target] == 1]
     most = min(MOST_HELD_OUT, len(pairs) // 20, len(alone) // 2)

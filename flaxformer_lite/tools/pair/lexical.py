@@ -12,29 +12,29 @@ from flaxformer_lite.files.text.words import words_of
 
 STEM = 5
 """Characters of a word that count: what follows is mostly its inflection."""
-EPOCHS = 5
+ROUNDS = 5
 """Rounds of expectation and maximization."""
 SMOOTHING = 2.0
 """Imagined links of each word, spread as the words of the other language are: rare words have little to say."""
 MOST_LINKS = 8_000_000
 """Links of words from which a model learns: a few hundred megabytes."""
-AT_ONCE = 5_000
+SCORED_AT_ONCE = 5_000
 """Pairs that are scored at once."""
 
-Texts = Sequence[Sequence[int]]
+WordNumbers = Sequence[Sequence[int]]
 """Numbers of the distinct words of each text; 0 belongs to every source, and stands for no word."""
 
 
 class WordTable:
     """The probability of each target word beside a source word."""
 
-    def __init__(self, sources: Texts, targets: Texts, words: int) -> None:
+    def __init__(self, sources: WordNumbers, targets: WordNumbers, words: int) -> None:
         self.words = words
         source, target, place, _ = links(sources, targets)
         self.keys, key = np.unique(source * words + target, return_inverse=True)
         owner, last = self.keys // words, int(place[-1]) + 1 if len(place) else 0
         table = 1.0 / np.bincount(owner, minlength=words)[owner]
-        for _ in range(EPOCHS):
+        for _ in range(ROUNDS):
             share = table[key]
             share /= np.bincount(place, share, last)[place]
             self.counts = np.bincount(key, share, len(self.keys))
@@ -45,7 +45,7 @@ class WordTable:
         self.counts = np.append(self.counts, 0.0)
         self.frequency = (counts + 0.5) / (counts.sum() + 0.5 * words)
 
-    def scores(self, sources: Texts, targets: Texts) -> Float[np.ndarray, "N"]:
+    def scores(self, sources: WordNumbers, targets: WordNumbers) -> Float[np.ndarray, "N"]:
         """Returns for each pair the mean over its target words of log p(word | source) / p(word)."""
         source, target, place, pair = links(sources, targets)
         key = source * self.words + target
@@ -60,7 +60,7 @@ class WordTable:
 
 
 def links(
-    sources: Texts, targets: Texts
+    sources: WordNumbers, targets: WordNumbers
 ) -> tuple[Int[np.ndarray, "L"], Int[np.ndarray, "L"], Int[np.ndarray, "L"], Int[np.ndarray, "L"]]:
     """Returns every link of a source word to a target word of its pair: both words, the target word's place, the pair."""
     widths, heights = (np.array([len(text) for text in side], int) for side in (sources, targets))
@@ -110,8 +110,8 @@ def translation_scores(sources: Sequence[str], targets: Sequence[str]) -> tuple[
         others = generator.permutation(scored)
         for left, right in ((sides[0], sides[1]), (sides[1], sides[0])):
             table = WordTable([[0, *left[i]] for i in learned], [right[i] for i in learned], words)
-            for start in range(0, len(scored), AT_ONCE):
-                here, there = (order[start : start + AT_ONCE] for order in (scored, others))
+            for start in range(0, len(scored), SCORED_AT_ONCE):
+                here, there = (order[start : start + SCORED_AT_ONCE] for order in (scored, others))
                 given = [[0, *left[i]] for i in here]
                 for scores, order in ((paired, here), (chance, there)):
                     scores[here] = np.minimum(scores[here], table.scores(given, [right[i] for i in order]))

@@ -3,7 +3,7 @@
 import re
 from html.entities import html5
 
-PLAIN = (
+PLAIN_ELEMENTS = (
     "a|abbr|acronym|b|bdo|big|blockquote|body|br|center|cite|dd|div|dl|dt|em|figure|font|h[1-6]|hr|html|i|iframe|img|ins|li|nobr|"
     "noscript|ol|p|pre|q|ruby|s|script|small|span|strike|strong|sub|sup|svg|tbody|td|tfoot|th|thead|tr|tt|u|ul|wbr"
 )
@@ -16,7 +16,7 @@ OTHER = (
 """Elements whose names stand for a user's word in texts about programs: <source> is a tag only with attributes or a slash."""
 ATTRIBUTE = r"""\s+[\w:-]+\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s"'<>]+)"""
 TAG = re.compile(
-    rf"<(?:{PLAIN})(?:{ATTRIBUTE})*\s*/?>|<(?:{OTHER})(?:(?:{ATTRIBUTE})+\s*/?|\s*/)>|</(?:{PLAIN}|{OTHER})\s*>"
+    rf"<(?:{PLAIN_ELEMENTS})(?:{ATTRIBUTE})*\s*/?>|<(?:{OTHER})(?:(?:{ATTRIBUTE})+\s*/?|\s*/)>|</(?:{PLAIN_ELEMENTS}|{OTHER})\s*>"
     r"|<!--|<!\[CDATA\[|<!DOCTYPE\b",
     re.IGNORECASE,
 )

@@ -4,11 +4,11 @@ import re
 
 UNMAPPED = "\x81\x8d\x8f\x90\x9d"
 """The bytes that Windows-1252 lacks; programs leave them as they are."""
-BYTES = {chr(byte): byte for byte in range(0x80, 0x100)} | {
+BYTE_OF_CHARACTER = {chr(byte): byte for byte in range(0x80, 0x100)} | {
     bytes([byte]).decode("cp1252"): byte for byte in range(0x80, 0xA0) if chr(byte) not in UNMAPPED
 }
 """The byte of each character beyond ASCII in Latin-1 or Windows-1252; texts are found in which both are mixed."""
-FOLLOWING = re.escape("".join(character for character, byte in BYTES.items() if byte < 0xC0))
+FOLLOWING = re.escape("".join(character for character, byte in BYTE_OF_CHARACTER.items() if byte < 0xC0))
 SEQUENCE = re.compile(
     f"[\u00c2-\u00df](?=([{FOLLOWING}]))|[\u00e0-\u00ef](?=([{FOLLOWING}]{{2}}))|[\u00f0-\u00f4](?=([{FOLLOWING}]{{3}}))"
 )
@@ -45,7 +45,7 @@ def is_misread(text: str) -> bool:
 def is_word(text: str, start: int, sequence: str) -> bool:
     """Returns whether a sequence that could be UTF-8 is the end of a word and the signs behind it, as in "CAFÉ”" or "víš…"."""
     try:
-        bytes(BYTES[character] for character in sequence).decode()
+        bytes(BYTE_OF_CHARACTER[character] for character in sequence).decode()
     except UnicodeDecodeError:
         return True
     letter, signs, end = sequence[0], sequence[1:], start + len(sequence)

@@ -13,7 +13,7 @@ from flaxformer_lite.tools.making.starting import is_begun, tell_continued
 from flaxformer_lite.tools.pair.cleaning import OF_ANSWERS, RULES
 from flaxformer_lite.tools.pair.folder import divide, languages, parallel, read_lines, read_pairs
 from flaxformer_lite.tools.pair.models import NO_MODELS, Models
-from flaxformer_lite.tools.pair.recipe import check_time, choose
+from flaxformer_lite.tools.pair.recipe import check_time, choose_config
 from flaxformer_lite.tools.pair.teaching import taught_pairs
 from flaxformer_lite.workdir import open_run
 
@@ -42,7 +42,7 @@ def prepare(
     data = output / "data"
     if not is_begun(output, data / "made_of.json", asked, "pair"):
         ends = languages([str(column) for column in columns] or files)
-        pairs, mono = read_pairs(files, columns), [line for file in models.mono for line in texts_of(file)]
+        pairs, mono = read_pairs(files, columns), [line for file in models.mono for line in mono_lines(file)]
         check_time(len(pairs) + len(mono), deadline)
         models.check()
         divide(pairs, mono, asked, off, ends, data, models.rated_rules())
@@ -54,7 +54,7 @@ def prepare(
     return load_config(str(output / "config.json"))
 
 
-def texts_of(file: str) -> list[str]:
+def mono_lines(file: str) -> list[str]:
     """Returns the lines of a file of `--mono`. Raises: ValueError if all are blank."""
     lines = read_lines(file)
     if not any(map(str.strip, lines)):
@@ -86,4 +86,4 @@ def chosen_config(off: Collection[str], output: Path, deadline: float | None, mo
         weights = None if models.share is None else (1 - models.share, models.share)
         sources["train"] = Mixture(sources=(people, taught), names=("people", "taught"), weights=weights)
     languages = None if start is None else open_run(start).config().data.languages
-    return choose(pairs, output, deadline, start, languages and models.directed(languages), **sources)
+    return choose_config(pairs, output, deadline, start, languages and models.directed(languages), **sources)

@@ -24,7 +24,7 @@ from flaxformer_lite.tools.making.timing import (
     more_hours,
     plan_of,
     positions_per_second,
-    steps_in,
+    steps_within,
     training_seconds,
 )
 from flaxformer_lite.workdir import open_run
@@ -36,7 +36,7 @@ EPOCHS = 5, 60
 """The fewest and the most that a text is worth."""
 STARTED = 0.25
 """The share of a new model's epochs, and of its rate, with which a trained one goes on."""
-SIGNS = "".join(map(chr, range(0x21, 0x7F)))
+ASCII_SIGNS_SEEN = "".join(map(chr, range(0x21, 0x7F)))
 """The characters of ASCII that are seen."""
 CLEANING_SECONDS, COMPILING_SECONDS = 5e-4, 30
 """Seconds for one pair, and for the first shape, whose speed is measured; on two cores that other work was using too."""
@@ -59,7 +59,7 @@ class Size(NamedTuple):
         return self.layers * (12 * self.d_model**2 + 6 * self.d_model * self.d_ff) + self.d_model * vocabulary
 
 
-SIZES = (
+MODEL_SIZES = (
     Size(5_000, 128, 172, 3, 4, 0.2),
     Size(100_000, BASE_WIDTH, 216, 4, 4, 0.2),
     Size(500_000, 256, 344, 4, 4, 0.1),
@@ -83,7 +83,7 @@ class Beginning(NamedTuple):
     """The size of a new model; None: that of the run."""
 
 
-def choose(
+def choose_config(
     pairs: Sequence[Pair],
     folder: Path,
     deadline: float | None,
@@ -101,7 +101,7 @@ def choose(
     begun = new_model(pairs, folder) if start is None else from_run(start, languages, pairs)
     size, lengths = begun.size, begun.lengths
     hasty = deadline is not None and deadline - time.monotonic() < HASTE
-    number = SHAPES_IN_HASTE if hasty else SHAPES[0] if size == SIZES[0] else SHAPES[1]
+    number = SHAPES_IN_HASTE if hasty else SHAPES[0] if size == MODEL_SIZES[0] else SHAPES[1]
     config = with_data(begun.config, lengths, files, number)
     plan = plan_of(config, lengths)
     batches = max(1, plan.batches_per_epoch)
@@ -109,28 +109,28 @@ def choose(
     epochs = float(np.clip(worth, *EPOCHS))
     steps, evaluations = round(epochs * batches), 10
     if deadline is not None:
-        speed = positions_per_second(with_steps(config, MEASURED_STEPS, 1), begun.tokenizer)
+        speed = positions_per_second(with_schedule(config, MEASURED_STEPS, 1), begun.tokenizer)
         speed *= batches / plan.positions_per_epoch
         left = deadline - time.monotonic()
         seconds = training_seconds(left)
         vocabulary = config.model.vocab_size
-        while size not in (None, SIZES[0]) and seconds * speed / batches < FEWEST_EPOCHS:
-            smaller = SIZES[SIZES.index(size) - 1]
+        while size not in (None, MODEL_SIZES[0]) and seconds * speed / batches < FEWEST_EPOCHS:
+            smaller = MODEL_SIZES[MODEL_SIZES.index(size) - 1]
             speed *= size.cost(vocabulary) / smaller.cost(vocabulary)
             size = smaller
             config = with_size(config, size, vocabulary)
-        steps, evaluations = min(steps, round(steps_in(left, speed, steps))), int(np.clip(seconds / 300, 1, 10))
+        steps, evaluations = min(steps, round(steps_within(left, speed, steps))), int(np.clip(seconds / 300, 1, 10))
     model = config.model
     note(
         f"{len(pairs):,} pairs: vocabulary of {model.vocab_size:,}, width {model.d_model}, {model.num_encoder_layers} + "
         f"{model.num_decoder_layers} layers, {steps:,} steps ({steps / batches:.1f} epochs; the text is worth {epochs:.0f})"
     )
-    return with_steps(config, steps, evaluations)
+    return with_schedule(config, steps, evaluations)
 
 
 def new_model(pairs: Sequence[Pair], folder: Path) -> Beginning:
     """Returns the base recipe with a size and a vocabulary for these pairs; writes the tokenizer into a folder."""
-    size = next(size for size in SIZES if len(pairs) <= size.pairs)
+    size = next(size for size in MODEL_SIZES if len(pairs) <= size.pairs)
     tokenizer, vocabulary, settings = learn_vocabulary(pairs)
     save_tokenizers(Tokenizers(tokenizer, tokenizer), folder)
     config = with_size(load_config(BASE), size, vocabulary)
@@ -186,8 +186,8 @@ def learn_vocabulary(pairs: Sequence[Pair]) -> tuple[Tokenizer, int, SentencePie
     """
     texts = [text for pair in pairs for text in pair[:2]]
     present = {*"".join(texts)}
-    settings = SentencePiece(user_symbols=tuple(sign for sign in SIGNS if sign not in present))
-    characters, words = len(present | {*SIGNS}), len({word for text in texts for word in text.split()})
+    settings = SentencePiece(user_symbols=tuple(sign for sign in ASCII_SIGNS_SEEN if sign not in present))
+    characters, words = len(present | {*ASCII_SIGNS_SEEN}), len({word for text in texts for word in text.split()})
     wanted = int(np.clip(BASE_VOCABULARY * (len(pairs) / BASE_PAIRS) ** 0.5, 500, 32_000)) // 100 * 100
     size = max(min(wanted, characters + words // 2), characters + 10)
     return settings.train(texts, size), size, settings
@@ -201,7 +201,7 @@ def with_data(config: Config, lengths: Int[np.ndarray, "N 2"], files: dict[str, 
         longest = min(longest, config.data.max_source_length)
     data = replace(
         config.data,
-        tokens_per_batch=1024 if len(lengths) <= SIZES[1].pairs else 4096,
+        tokens_per_batch=1024 if len(lengths) <= MODEL_SIZES[1].pairs else 4096,
         rows_multiple=64 if longest <= 64 else 16,
         bucket_lengths=padded_lengths(larger[larger <= longest], longest, shapes),
         max_source_length=longest,
@@ -227,7 +227,7 @@ def with_size(config: Config, size: Size, vocabulary: int) -> Config:
     return replace(config, model=model)
 
 
-def with_steps(config: Config, steps: int, evaluations: int) -> Config:
+def with_schedule(config: Config, steps: int, evaluations: int) -> Config:
     """Returns the config with a number of steps, and the rate that suits them and the model."""
     peak = 2.5e-3 * BASE_WIDTH / config.model.d_model * (1 if config.train.init_from is None else STARTED)
     rate = Cosine(peak_rate=peak, warmup_steps=min(1000, steps // 10))

@@ -18,7 +18,7 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.engine import Engine
 from flaxformer_lite.files.chats.form import warn_of_left_out
 from flaxformer_lite.files.data import ParallelText
-from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.files.text.normal_form import bare_words
 from flaxformer_lite.metrics.translations import MetricConfig, resolve, text_report, with_language
 from flaxformer_lite.run import Run
 from flaxformer_lite.tools import corpus
@@ -27,7 +27,7 @@ from flaxformer_lite.tools.pair.folder import as_line, parallel, read_lines, wri
 from flaxformer_lite.tools.pair.models import Models
 from flaxformer_lite.workdir import RunFolder
 
-LINES_AT_ONCE = 1_024
+LINES_OF_PIECE = 1_024
 """Lines in a piece: what a kill loses at most."""
 
 
@@ -74,16 +74,16 @@ def translated(run: Run, sources: Sequence[str], folder: Path, models: Models, e
 
     Raises: ValueError if an earlier start had other teachers or sources; Failure if a piece failed twice.
     """
-    facts = {"teachers": run.origin, "direction": [models.source, models.target], "pieces": LINES_AT_ONCE}
+    facts = {"teachers": run.origin, "direction": [models.source, models.target], "pieces": LINES_OF_PIECE}
     note(f"the teacher translates {len(sources):,} lines into {folder}")
-    corpus.answer_pieces(corpus.Corpus(folder, ".tsv.gz"), facts, pieces(run, sources, engine), corpus.Part())
+    corpus.answer_pieces(corpus.Corpus(folder, ".tsv.gz"), facts, pieces_of_lines(run, sources, engine), corpus.Part())
     rows = (line.split("\t") for line in read_lines(str(corpus.join(folder))))
     return [Pair(source, text, label) for source, (label, text) in zip(sources, rows, strict=True)]
 
 
-def pieces(run: Run, sources: Sequence[str], engine: Engine) -> Iterator[corpus.Piece]:
-    for index, start in enumerate(range(0, len(sources), LINES_AT_ONCE)):
-        lines = sources[start : start + LINES_AT_ONCE]
+def pieces_of_lines(run: Run, sources: Sequence[str], engine: Engine) -> Iterator[corpus.Piece]:
+    for index, start in enumerate(range(0, len(sources), LINES_OF_PIECE)):
+        lines = sources[start : start + LINES_OF_PIECE]
         end = start + len(lines)
         answer = functools.partial(answered, run, lines, engine)
         place, content = f"the sources {start + 1} to {end}", corpus.digest("\n".join(lines).encode())
@@ -118,8 +118,10 @@ def filter_answers(people: Sequence[Pair], answers: Sequence[Pair], off: Collect
 
     Raises: ValueError if nothing is left.
     """
-    held = {plain(text) for name in ("valid", "test") for pair in parallel(data, name).stream() for text in pair[:2]}
-    held_out = PairRule("a sentence that is held out", each(lambda pair: plain(pair.target) in held))
+    held = {
+        bare_words(text) for name in ("valid", "test") for pair in parallel(data, name).stream() for text in pair[:2]
+    }
+    held_out = PairRule("a sentence that is held out", each(lambda pair: bare_words(pair.target) in held))
     rules = {**OF_ANSWERS, "held_out": held_out, **RULES}
     cleaned, before = clean([*people, *answers], off, rules), len(people)
     of_answers = {name: [i - before for i in numbers if i >= before] for name, numbers in cleaned.found.items()}

@@ -29,7 +29,7 @@ from flaxformer_lite.core.parallel.sharding import (
 from flaxformer_lite.core.placement.batches import ANSWERS_FACTOR, padded_length
 from flaxformer_lite.core.placement.placement import Placement
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.devices import USABLE, Workload, divisors, place
+from flaxformer_lite.core.search.devices import USABLE, Workload, device_groups, divisors
 from flaxformer_lite.core.search.generation import generation_settings
 from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.search.search import SearchInputs, SearchSettings, laid_out, stages, step_layouts
@@ -71,12 +71,14 @@ def search_task(config: Config, work: Workload, mesh: Mesh) -> SearchTask:
     copies = jax.eval_shape(
         placement.within(lambda variables: step_layouts(decoder.models, variables, work.decode.num_ids)), given
     )
-    weights = Weights(given, laid_out(given, placed(copies, NamedSharding(mesh, PartitionSpec(*ACTIVATIONS["D V"])))))
+    weights = Weights(
+        given, laid_out(given, placed_shapes(copies, NamedSharding(mesh, PartitionSpec(*ACTIVATIONS["D V"]))))
+    )
     inputs, settings = decoder.largest_inputs(work.decode.batch_tokens, [0] * work.longest)
-    return SearchTask(decoder, mesh, weights, placed(inputs, batch_sharding(mesh), placement.groups), settings)
+    return SearchTask(decoder, mesh, weights, placed_shapes(inputs, batch_sharding(mesh), placement.groups), settings)
 
 
-def placed(tree: Any, sharding: NamedSharding, times: int = 1) -> Any:
+def placed_shapes(tree: Any, sharding: NamedSharding, times: int = 1) -> Any:
     """Returns shapes of arrays with a sharding, for `times` times their rows."""
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((times * x.shape[0], *x.shape[1:]), x.dtype, sharding=sharding), tree
@@ -92,7 +94,7 @@ def started(task: SearchTask) -> tuple[SearchInputs, Any]:
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_rows if x.ndim else whole), (inputs, state)
     )
     return inputs, rest._replace(
-        cache=placed(state.cache, NamedSharding(task.mesh, PartitionSpec(*ACTIVATIONS["B K S H"])))
+        cache=placed_shapes(state.cache, NamedSharding(task.mesh, PartitionSpec(*ACTIVATIONS["B K S H"])))
     )
 
 
@@ -154,7 +156,7 @@ def step_figures(task: SearchTask, slice_: Slice) -> Figures:
 
 
 def added_figures(task: SearchTask) -> Figures:
-    """Returns the bytes that can be added up without a compiler; a step has room for three times its logits, as in `place`."""
+    """Returns the bytes that can be added up without a compiler; a step has room for 3 times its logits, as in `device_groups`."""
     decoder, beams = task.decoder, task.settings.config.beam_size
     *shorter, full = at_length(task, *started(task))
     logits = len(task.inputs.tokens) * beams * decoder.models[0].config.output_size * np.dtype(np.float32).itemsize
@@ -244,7 +246,7 @@ def decode_plan(
     weights_dtype: str = "float32",
     deepest: int = DEEPEST,
 ) -> DecodePlan:
-    """Returns the plan of the largest batch of a search, on the groups of devices that `place` chooses.
+    """Returns the plan of the largest batch of a search, on the groups of devices that `device_groups` chooses.
 
     topology: a slice of one host; None: `num_devices` of any kind with `memory` bytes each, for which nothing is compiled.
     rows: of a group; None: as many as `decode.batch_tokens` gives.
@@ -257,7 +259,7 @@ def decode_plan(
     most = math.inf if slice_ is None else COMPILABLE * slice_.chip.hbm_bytes // slice_.devices_per_chip
     memory = int(min(most, memory or math.inf))
     work = workload(config, source_length, rows, weights_dtype)
-    placement = place(work, mesh, devices, memory)
+    placement = device_groups(work, mesh, devices, memory)
     on = placement.mesh or make_mesh(MeshConfig(), devices)
     task, figures, refusal = search_task(config, work, on), Figures(), None
     try:
@@ -373,7 +375,7 @@ def fit_decode(
 # For a terminal, and as JSON -------------------------------------------------------------------------------------------
 
 
-def in_words(plan: DecodePlan) -> str:
+def plan_in_words(plan: DecodePlan) -> str:
     """Returns the plan for a terminal, every figure with its origin."""
     memory = {
         "parameters": plan.parameter_bytes,

@@ -24,7 +24,7 @@ from flaxformer_lite.workdir import RunFolder
 
 MOST_SETTINGS = 20
 """The most settings of a group that are shown."""
-MOST_PIECES = 60
+MOST_TOKENS_SHOWN = 60
 """The most tokens of a text that are shown."""
 
 
@@ -52,7 +52,9 @@ def dry_run(config: Config, workdir: str | Path) -> list[str]:
             f"batches     {'; '.join(shape_in_words(bucket.rows, *bucket.lengths) for bucket in data.train.plan.buckets)}",
             f"memory      {describe_memory(config, data, runner)}",
             "the first row of the first batch:",
-            *show_row(config.model, jax.tree.map(lambda x: x[0], data.train.batch(0)), data.tokenizers, MOST_PIECES),
+            *show_row(
+                config.model, jax.tree.map(lambda x: x[0], data.train.batch(0)), data.tokenizers, MOST_TOKENS_SHOWN
+            ),
         ]
 
 

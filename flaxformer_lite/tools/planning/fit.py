@@ -29,7 +29,7 @@ from flaxformer_lite.core.model import LanguageModelHead
 from flaxformer_lite.core.optim import AdamW
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.core.parallel.sharding import shard_bytes
-from flaxformer_lite.tools.planning.plan import Step, compiled_or_refused, mib, plan_bucket, read_memory, train_step
+from flaxformer_lite.tools.planning.plan import Step, compiled_or_refused, mib, plan_bucket, planned_step, read_memory
 from flaxformer_lite.tools.planning.topology import describe_slice
 
 Settings = dict[str, Any]
@@ -101,7 +101,7 @@ def find_fit(
             progress(f"compiling, trial {len(trials) + 1}", 0, 0)
             changed = with_settings(config, settings)
             longest = max(batch_shapes(config.objective, changed.data), key=lambda bucket: bucket.lengths)
-            steps = (train_step(changed, mesh, bucket) for bucket in {plan_bucket(changed), longest})
+            steps = (planned_step(changed, mesh, bucket) for bucket in {plan_bucket(changed), longest})
             needed = max(map(memory, steps)) + own_bytes
             trials[options] = Trial(settings, needed, needed <= limit_bytes)
         return trials[options]
@@ -121,7 +121,7 @@ def find_fit(
                 best = attempt(ladders[chosen][first_fit(ladders[chosen])])
                 break
     if best is not None:  # fewer micro-batches than that, if the next smaller number fits
-        parts = [*micro_batches(config, groups, below=(before | best.settings)["train.num_micro_batches"])]
+        parts = [*micro_batch_numbers(config, groups, below=(before | best.settings)["train.num_micro_batches"])]
         if parts and attempt(best.settings | parts[-1]).fits:
             best = attempt(best.settings | parts[first_fit([best.settings | fewer for fewer in parts])])
     return Fit(config=config, limit_bytes=limit_bytes, trials=[*trials.values()], found=best)
@@ -160,7 +160,7 @@ def same_numbers(config: Config, groups: int, *, cut: bool = True) -> list[Setti
     length = bucket.lengths.target if config.model.num_decoder_layers else bucket.lengths.source
     if isinstance(config.model.head, LanguageModelHead) and config.model.head.loss_chunk is None and length > 16:
         steps.append({"model.head.loss_chunk": max(16, length // 8)})
-    more = [*micro_batches(config, groups, above=config.train.num_micro_batches)] if cut else []
+    more = [*micro_batch_numbers(config, groups, above=config.train.num_micro_batches)] if cut else []
     busy = bucket.rows * sum(bucket.lengths) / groups / BUSY
     steps += [parts for parts in more if parts["train.num_micro_batches"] <= busy]
     steps += [{"model.remat": remat} for remat in REMAT[REMAT.index(config.model.remat) + 1 :]]
@@ -169,7 +169,7 @@ def same_numbers(config: Config, groups: int, *, cut: bool = True) -> list[Setti
     return [*itertools.accumulate(legal, operator.or_, initial=Settings())]
 
 
-def micro_batches(config: Config, groups: int, above: int = 0, below: float = math.inf) -> Iterator[Settings]:
+def micro_batch_numbers(config: Config, groups: int, above: int = 0, below: float = math.inf) -> Iterator[Settings]:
     """Yields the numbers of micro-batches that leave every batch as it is. `data.rows_multiple` rises where it must, for these."""
     setting, divisor = config.data.rows_divisor
     rows = math.gcd(*(bucket.rows for bucket in batch_shapes(config.objective, config.data)))
@@ -231,11 +231,11 @@ def fit_on(config: Config, topology: str | None = None, num_slices: int = 1, mem
         slice_ = describe_slice(topology, num_slices)
         devices, taken, most = slice_.devices, 0, slice_.chip.hbm_bytes // slice_.devices_per_chip
     with Progress() as progress:
-        limit = most if memory is None else min(most, size(memory))
+        limit = most if memory is None else min(most, bytes_of_size(memory))
         return find_fit(config, devices, limit, taken, progress.of)
 
 
-def size(text: str) -> int:
+def bytes_of_size(text: str) -> int:
     """Returns the bytes of a size such as 12GiB."""
     number = re.fullmatch(r"(\d+(?:\.\d+)?) ?([MG])iB", text)
     if number is None or float(number[1]) == 0:
@@ -272,12 +272,12 @@ def as_json(fit: Fit, command: str | None) -> dict[str, Any]:
     return {"limit_bytes": fit.limit_bytes, "trials": trials, "found": best}
 
 
-def in_words(fit: Fit, command: str | None) -> str:
+def trials_in_words(fit: Fit, command: str | None) -> str:
     """Returns a table of the trials, the memory that is needed and left, the numbers that change, and the command."""
     lines = [
         f"memory of a device: {mib(fit.limit_bytes).strip()} MiB. Settings that were compiled, in this order:",
         "",
-        *table(fit),
+        *trial_lines(fit),
     ]
     if fit.found is None:
         return "\n".join(lines)
@@ -305,7 +305,7 @@ def nothing_fits(fit: Fit) -> str:
     )
 
 
-def table(fit: Fit) -> Iterator[str]:
+def trial_lines(fit: Fit) -> Iterator[str]:
     """Yields lines: of each trial the settings in which they differ, and the memory."""
     values = [flatten(with_settings(fit.config, trial.settings)) for trial in fit.trials]
     columns = {name: [str(row.get(setting)) for row in values] for name, setting in COLUMNS.items()}

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 SMALL_TYPES = {"token": 0, "s4": 0.5, "u4": 0.5, "pred": 1, "s8": 1, "u8": 1, "f8e4m3fn": 1, "f8e5m2": 1}
-BYTES = SMALL_TYPES | dict.fromkeys(("s16", "u16", "bf16", "f16"), 2) | dict.fromkeys(("s64", "u64", "f64", "c64"), 8)
+BYTES_OF_TYPE = (
+    SMALL_TYPES | dict.fromkeys(("s16", "u16", "bf16", "f16"), 2) | dict.fromkeys(("s64", "u64", "f64", "c64"), 8)
+)
 """Bytes of one element, by type; other types have 4."""
 
 
@@ -21,7 +23,7 @@ class ArrayType(NamedTuple):
 
     @property
     def bytes(self) -> float:
-        return BYTES.get(self.dtype, 4) * math.prod(self.shape)
+        return BYTES_OF_TYPE.get(self.dtype, 4) * math.prod(self.shape)
 
     @property
     def hbm_bytes(self) -> float:
@@ -50,7 +52,7 @@ Computation = dict[str, HloInstruction]
 """Instructions by name."""
 
 
-def parse(text: str) -> tuple[dict[str, Computation], str]:
+def parse_program(text: str) -> tuple[dict[str, Computation], str]:
     """Returns the computations by name, and the name of the entry."""
     computations: dict[str, Computation] = {}
     entry, current = "", None

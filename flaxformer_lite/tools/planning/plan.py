@@ -43,7 +43,7 @@ def plan_bucket(config: Config) -> Bucket:
     return max(buckets, key=lambda bucket: (bucket.rows * sum(bucket.lengths), sum(bucket.lengths)))
 
 
-def train_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
+def planned_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     """Returns the train step that training would run."""
     runner = make_runner(config.train.runner, train_task(config), mesh)
     by_rows, state = batch_sharding(runner.mesh), runner.abstract_state
@@ -149,7 +149,7 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
     mesh = make_mesh(mesh_config or config.train.mesh, slice_.devices)
     bucket = plan_bucket(config)
     check_rows(*config.data.rows_divisor, mesh, config.train.num_micro_batches)
-    step = train_step(config, mesh, bucket)
+    step = planned_step(config, mesh, bucket)
     per_chip, chip = slice_.devices_per_chip, slice_.chip
     choices: list[str] = []
     with report_choices(choices.append):
@@ -235,7 +235,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     return report | {"bound": plan.bound, "step_seconds": plan.step_seconds}
 
 
-def in_words(plan: Plan) -> str:
+def step_plan_in_words(plan: Plan) -> str:
     """Returns the plan for a terminal, every figure with its origin."""
     mesh = ", ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
     lengths = " + ".join(str(n) for n in (plan.source_length, plan.target_length) if n)

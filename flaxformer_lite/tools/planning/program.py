@@ -15,7 +15,7 @@ from flaxformer_lite.tools.planning.hlo_parser import (
     Computation,
     Groups,
     HloInstruction,
-    parse,
+    parse_program,
     replica_groups,
     root_of,
 )
@@ -71,7 +71,7 @@ class Program:
 
 def read_program(text: str, *, of_loop: bool = False) -> Program:
     """Returns the totals of an optimised program, the text of `compiled.as_text()`; or those of one pass of its main loop."""
-    computations, entry = parse(text)
+    computations, entry = parse_program(text)
     pieces = set[tuple[str, ...]]()
 
     def walk(name: str, trips: int, fused: bool, hidden: bool) -> Program:
@@ -84,7 +84,7 @@ def read_program(text: str, *, of_loop: bool = False) -> Program:
             elif i.opcode == "send" and (transfer := i.attribute(r'megascale_transfer_type="(\w+)"')):
                 sent = computation[i.operands[0]].types[0].bytes
                 totals.collectives.append(Collective(transfer.lower().replace("_", "-"), sent, (), trips, True, True))
-            elif i.opcode == "custom-call" and (call := read_attention(i, computation, trips)) is not None:
+            elif i.opcode == "custom-call" and (call := read_splash(i, computation, trips)) is not None:
                 totals.attention.append(call)
             if not fused:
                 totals.hbm_bytes += trips * traffic(i, computation, computations)
@@ -141,11 +141,11 @@ def trips_of(loop: HloInstruction, around: Computation, condition: Computation, 
     if test.opcode != "compare" or "direction=LT" not in test.attributes:
         return None
     counter = condition[test.operands[0]].attribute(r"index=(\d+)")
-    limit, start = constant(test.operands[1], condition), around[loop.operands[0]]
+    limit, start = constant_value(test.operands[1], condition), around[loop.operands[0]]
     if counter is None or limit is None or last.opcode != "tuple" or start.opcode != "tuple":
         return None
-    first, advance = constant(start.operands[int(counter)], around), uncopied(last.operands[int(counter)], body)
-    steps = [constant(name, body) for name in advance.operands] if advance.opcode == "add" else []
+    first, advance = constant_value(start.operands[int(counter)], around), uncopied(last.operands[int(counter)], body)
+    steps = [constant_value(name, body) for name in advance.operands] if advance.opcode == "add" else []
     step = next((step for step in steps if step), None)
     return None if step is None or first is None else max(0, math.ceil((limit - first) / step))
 
@@ -156,7 +156,7 @@ def uncopied(name: str, computation: Computation) -> HloInstruction:
     return uncopied(i.operands[0], computation) if i.opcode in ("copy", "bitcast") else i
 
 
-def constant(name: str, computation: Computation) -> int | None:
+def constant_value(name: str, computation: Computation) -> int | None:
     """Returns the value of an instruction that is a constant or a copy of one; else None."""
     i = uncopied(name, computation)
     digits = i.attribute(r"^\((-?\d+)\)") if i.opcode == "constant" else None
@@ -199,7 +199,7 @@ def read_collective(i: HloInstruction, kind: str, name: str, computation: Comput
 # Attention --------------------------------------------------------------------------------------------------------------
 
 
-def read_attention(i: HloInstruction, computation: Computation, trips: int) -> AttentionCost | None:
+def read_splash(i: HloInstruction, computation: Computation, trips: int) -> AttentionCost | None:
     """Returns the work of a call of Splash; None for any other operation. Blocks by its own note of their sizes."""
     name = re.match(r"splash_mha_(fwd|dq|dkv)", i.name)
     mask = re.search(r"splash_(causal|every_key|window|around)_?(\d*)[/)]", i.attributes)

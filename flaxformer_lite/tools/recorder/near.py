@@ -9,9 +9,9 @@ from flaxformer_lite.base.console import counted, note
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data.held_out import Split
-from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.files.text.normal_form import bare_words
 from flaxformer_lite.files.text.words import words_of
-from flaxformer_lite.run.recording import Place, located
+from flaxformer_lite.run.recording import RecordPlace, located
 
 WORDS_OF_PAIRS, WORDS_OF_DOCUMENTS = 3, 8
 """Words in an n-gram. Sentences are short; for documents as in Chowdhery et al. 2022, arXiv:2204.02311, section 8."""
@@ -27,9 +27,9 @@ class Near:
 
     share: float
     """The share of its n-grams that the other one has; of a pair those of both sides together."""
-    place: Place
+    place: RecordPlace
     pair: Pair
-    train: tuple[Place, Pair] | None
+    train: tuple[RecordPlace, Pair] | None
     """None if no record has any of them."""
 
     def in_words(self) -> str:
@@ -47,7 +47,7 @@ def ngrams(pair: Pair) -> set[int]:
     """Returns hashes of the n-grams of both sides. Case and punctuation do not count; a shorter text is one n-gram."""
     n, hashes = WORDS_OF_PAIRS if pair.source else WORDS_OF_DOCUMENTS, set[int]()
     for side, text in enumerate(pair[:2]):
-        words = words_of(plain(text))
+        words = words_of(bare_words(text))
         hashes |= {hash((side, *words[i : i + n])) for i in range(max(len(words) - n + 1, min(len(words), 1)))}
     return hashes
 
@@ -74,7 +74,7 @@ def near_duplicates(config: Config, split: Split = "eval") -> list[Near]:
         )
     for gram in common:
         del having[gram]
-    best: list[tuple[int, tuple[Place, Pair] | None]] = [(0, None)] * len(records)
+    best: list[tuple[int, tuple[RecordPlace, Pair] | None]] = [(0, None)] * len(records)
     for train in located(config, "train"):
         for number, shared in Counter(n for gram in ngrams(train[1]) for n in having.get(gram, ())).items():
             if shared > best[number][0]:

@@ -139,7 +139,7 @@ def rerun(
             f"the steps {step} to {last} are not all of a run that has taken {recording.reached}: choose others"
         )
     if texts:
-        run_of(recording).translator.form.check_languages()  # before any step
+        run_with(recording).translator.form.check_languages()  # before any step
     config = replace(config, train=replace(config.train, mesh=MeshConfig()))
     runner, start, state = before_step(recording, config, step, progress)
     pair, losses, changed = [state, jax.tree.map(jnp.copy, state)], dict[int, tuple[float, float]](), list[int]()
@@ -148,7 +148,7 @@ def rerun(
         less = without(number, whole)
         if less is not whole:
             changed.append(number)
-        results = [runner.train_step(pair[i], placed(runner, batch)) for i, batch in enumerate((whole, less))]
+        results = [runner.train_step(pair[i], placed_batch(runner, batch)) for i, batch in enumerate((whole, less))]
         pair = [after for after, _ in results]
         losses[number] = float(results[0][1]["loss"]), float(results[1][1]["loss"])
         progress.update("repeating with and without", number)
@@ -162,7 +162,7 @@ def rerun(
         for after in pair
         if data is not None
     ] or [{}, {}]
-    answers = [own_targets(run_of(recording, after.params), texts) if texts else [] for after in pair]
+    answers = [own_targets(run_with(recording, after.params), texts) if texts else [] for after in pair]
     return Rerun(
         start,
         changed,
@@ -194,18 +194,18 @@ def before_step(recording: Recording, config: Config, step: int, progress: Progr
             f"other settings since step {late[-1]}, and no checkpoint from then to step {step}: choose a later step"
         )
     for number in range(start + 1, step):
-        state, _ = runner.train_step(state, placed(runner, recording.batch(number)))
+        state, _ = runner.train_step(state, placed_batch(runner, recording.batch(number)))
         progress.update("repeating the steps before", number)
     return runner, start, state
 
 
-def placed(runner: Runner, batch: Batch) -> Batch:
+def placed_batch(runner: Runner, batch: Batch) -> Batch:
     """Returns a batch on the runner's devices."""
     rows = runner.local_rows(len(batch.weights))
     return runner.shard_batch(jax.tree.map(lambda x: x[rows], batch))
 
 
-def run_of(recording: Recording, params: PyTree = None) -> Run:
+def run_with(recording: Recording, params: PyTree = None) -> Run:
     """Returns the run as it would be with other parameters."""
     return in_own_direction(Run(recording.folder, recording.config, params, recording.data.tokenizers, 0))
 

@@ -8,9 +8,9 @@ from flaxformer_lite.run.recording import RecordedRow, Recording, show_row
 from flaxformer_lite.tools.recorder.rerun import row_loss
 from flaxformer_lite.workdir.folder import finite
 
-SHOWN = 60
+TEXT_CHARACTERS = 60
 """Characters of a text in a line."""
-AT_ONCE = 100
+STEPS_AT_ONCE = 100
 """Steps that are held; each time the texts are read once."""
 
 
@@ -19,8 +19,8 @@ def rows_with_losses(
 ) -> Iterator[tuple[RecordedRow, float | None]]:
     """Yields the rows of steps, the last one included, each with its loss by the newest checkpoint if `losses` are wanted."""
     loss_of = row_loss(recording)[1] if losses else None
-    for start in range(first, last + 1, AT_ONCE):
-        for row in recording.rows(*range(start, min(start + AT_ONCE, last + 1))):
+    for start in range(first, last + 1, STEPS_AT_ONCE):
+        for row in recording.rows(*range(start, min(start + STEPS_AT_ONCE, last + 1))):
             yield row, None if loss_of is None else loss_of(row.example)
 
 
@@ -38,8 +38,8 @@ def in_full(recording: Recording, row: RecordedRow, loss: float | None = None) -
     return "\n".join([head, *show_row(recording.config.model, row.example, recording.data.tokenizers)])
 
 
-def in_words(row: RecordedRow, loss: float | None = None) -> str:
+def row_in_words(row: RecordedRow, loss: float | None = None) -> str:
     """Returns a row in a line: its step, its number, the places of its records, its loss and its texts."""
-    texts = [shorten(text, SHOWN, placeholder=" …") for text in (row.source, row.target)]
+    texts = [shorten(text, TEXT_CHARACTERS, placeholder=" …") for text in (row.source, row.target)]
     shown = ["" if loss is None else f"{loss:.4f}", *texts]
     return "\t".join([str(row.step), str(row.row), ", ".join(map(str, row.places)), *filter(None, shown)])

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from flaxformer_lite.base.console import counted
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.files.data.held_out import LEFT_OUT, PARTS, Part
+from flaxformer_lite.files.data.held_out import LEFT_OUT, PARTS, SplitOrLeftOut
 from flaxformer_lite.files.text.normal_form import comparable
-from flaxformer_lite.run.recording import Place, Recording, RecordReading, State, located
+from flaxformer_lite.run.recording import Recording, RecordPlace, RecordReading, State, located
 
 MOST_FOUND = 10_000
 """Records that one question may find."""
-MOST_SHOWN = 10
+READINGS_SHOWN = 10
 """Readings of a record that are shown."""
 
-Matches = Callable[[Place, Pair], bool]
+Matches = Callable[[RecordPlace, Pair], bool]
 """Whether a record is looked for."""
 
 
@@ -27,7 +27,7 @@ Matches = Callable[[Place, Pair], bool]
 class Seen:
     """A record, and the rows that read it."""
 
-    place: Place
+    place: RecordPlace
     pair: Pair
     readings: list[RecordReading]
     never: str
@@ -43,7 +43,7 @@ class Seen:
             )
         lines = []
         for state, names in groups.items():
-            shown = names if len(names) <= MOST_SHOWN else [*names[:MOST_SHOWN], "…"]
+            shown = names if len(names) <= READINGS_SHOWN else [*names[:READINGS_SHOWN], "…"]
             lines.append(f"  {WORDS[state]} in {counted(len(names), 'row')}: {', '.join(shown)}")
         return "\n".join([f"{self.place}\t{text}", *(lines or [f"  never: {self.never}"])])
 
@@ -55,24 +55,24 @@ class Seen:
 class Sightings(NamedTuple):
     """The records that a question finds."""
 
-    records: dict[Part, list[tuple[Place, Pair]]]
+    records: dict[SplitOrLeftOut, list[tuple[RecordPlace, Pair]]]
     """Records of each split that was looked through."""
     seen: list[Seen]
     """Records of the training data, with all that reads them."""
 
     def in_words(self) -> list[str]:
         """Returns a text for each record, first of those that no step reads since they belong to no training data."""
-        reasons: dict[Part, str] = {split: f"it belongs to data.{split}" for split in PARTS[1:]}
+        reasons: dict[SplitOrLeftOut, str] = {split: f"it belongs to data.{split}" for split in PARTS[1:]}
         reasons[LEFT_OUT] = "left out, as data.eval or data.test has one of its texts"
         held = [f"{place}\tnever: {reason}" for split, reason in reasons.items() for place, _ in self.records[split]]
         return [*held, *(record.in_words() for record in self.seen)]
 
 
-Question = Callable[[Recording, Sequence[Part]], dict[Part, list[tuple[Place, Pair]]]]
+RecordQuestion = Callable[[Recording, Sequence[SplitOrLeftOut]], dict[SplitOrLeftOut, list[tuple[RecordPlace, Pair]]]]
 """Returns the records of each of some splits that are looked for."""
 
 
-def question(text: str | None, pattern: str | None, file: str | None, line: int | None) -> Question:
+def question(text: str | None, pattern: str | None, file: str | None, line: int | None) -> RecordQuestion:
     """Returns the question for a text, or else a regular expression, or else a line of a file.
 
     Raises: ValueError for a blank text, and for what is no regular expression.
@@ -83,7 +83,7 @@ def question(text: str | None, pattern: str | None, file: str | None, line: int 
     return lambda recording, splits: {split: list(find(recording, matches, split)) for split in splits}
 
 
-def look_for(recording: Recording, asked: Question, text: str = "", *, train_alone: bool = False) -> Sightings:
+def look_for(recording: Recording, asked: RecordQuestion, text: str = "", *, train_alone: bool = False) -> Sightings:
     """Returns the records that a question finds, in all data or only in the training data. text: as in `Recording.readings`."""
     records = asked(recording, PARTS[:1] if train_alone else PARTS)
     return Sightings(records, seen(recording, records["train"], text))
@@ -126,7 +126,7 @@ def by_line(file: str, line: int, files: set[str]) -> Matches:
     """
     path = Path(file).resolve()
 
-    def matches(place: Place, pair: Pair) -> bool:
+    def matches(place: RecordPlace, pair: Pair) -> bool:
         files.update(place.files)
         last = place.line + max(pair.source.count("\n"), pair.target.count("\n"))
         return place.line <= line <= last and any(name == file or Path(name).resolve() == path for name in place.files)
@@ -134,7 +134,7 @@ def by_line(file: str, line: int, files: set[str]) -> Matches:
     return matches
 
 
-def find(recording: Recording, matches: Matches, split: Part = "train") -> Iterator[tuple[Place, Pair]]:
+def find(recording: Recording, matches: Matches, split: SplitOrLeftOut = "train") -> Iterator[tuple[RecordPlace, Pair]]:
     """Yields the records of a split that match, from one pass over its texts. Raises: ValueError if they are too many."""
     for number, (place, pair) in enumerate(filter(lambda record: matches(*record), located(recording.config, split))):
         if number == MOST_FOUND:
@@ -142,7 +142,7 @@ def find(recording: Recording, matches: Matches, split: Part = "train") -> Itera
         yield place, pair
 
 
-def find_line(recording: Recording, file: str, line: int) -> dict[Part, list[tuple[Place, Pair]]]:
+def find_line(recording: Recording, file: str, line: int) -> dict[SplitOrLeftOut, list[tuple[RecordPlace, Pair]]]:
     """Returns the record that has a line of a file, in its split; several where sources share the file, or none.
 
     Raises: ValueError if the run has no data of this file.
@@ -155,7 +155,7 @@ def find_line(recording: Recording, file: str, line: int) -> dict[Part, list[tup
     return {split: [one for one in records if one[0].line == last] for split, records in records_of.items()}
 
 
-def seen(recording: Recording, records: Sequence[tuple[Place, Pair]], text: str = "") -> list[Seen]:
+def seen(recording: Recording, records: Sequence[tuple[RecordPlace, Pair]], text: str = "") -> list[Seen]:
     """Returns records of the training data with all that reads them. text: as in `Recording.readings`."""
     readings = dict[int, list[RecordReading]]()
     for reading in recording.readings([place.record for place, _ in records], text) if records else ():

@@ -20,7 +20,7 @@ from flaxformer_lite.run.scoring import Ratings
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, read_samples
 
-MOST_RECORDS = 10_000
+MOST_READ = 10_000
 """The first records of the training data that are read: enough for a histogram."""
 MOST_EVALUATIONS = 12
 """The most evaluations whose translations the page shows."""
@@ -102,7 +102,7 @@ def text_lengths(config: Config, tokenizers: Tokenizers) -> TextLengths:
     source = config.data.source("train")
     if source is None:
         raise ValueError("data.train is None: lengths are counted in training data")
-    pairs = list(itertools.islice(source.open("data.train"), MOST_RECORDS))
+    pairs = list(itertools.islice(source.open("data.train"), MOST_READ))
     records = tokenize(pairs, tokenizers, Origin(source, "data.train"))
     sides = {"source": [len(record.source) for record in records], "target": [len(record.target) for record in records]}
     rows = config.objective.make_rows(records, config.data.longest, config.train.seed, tokenizers.target)

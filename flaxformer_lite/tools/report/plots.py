@@ -200,7 +200,7 @@ def loaded(run: Run | str | Path) -> Run:
     return run if isinstance(run, Run) else load(run)
 
 
-def opened(path: str | Path) -> RunFolder:
+def opened_folder(path: str | Path) -> RunFolder:
     """Returns the folder of a run, whose parameters are not read. Raises: ValueError if the folder holds no run."""
     folder = open_run(path)
     folder.config()
@@ -214,7 +214,7 @@ def plot_curves(*runs: Run | str | Path, metric: str = "loss") -> Chart:
 
     Raises: ValueError if no run has the metric.
     """
-    folders = [run.folder if isinstance(run, Run) else opened(run) for run in runs]
+    folders = [run.folder if isinstance(run, Run) else opened_folder(run) for run in runs]
     curves = curves_of(dict(zip(run_names(folders), (f.rows() for f in folders), strict=True)))
     if metric not in curves:
         raise ValueError(

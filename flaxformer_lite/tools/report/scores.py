@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flaxformer_lite.files.data.held_out import Split
-from flaxformer_lite.metrics.translations import Comparison, MetricConfig, compare, compare_ratings, with_language
+from flaxformer_lite.metrics.translations import (
+    Comparison,
+    MetricConfig,
+    compare_ratings,
+    compare_systems,
+    with_language,
+)
 from flaxformer_lite.run.scoring import Ratings
 from flaxformer_lite.tools.report.facts import RunFacts
 
@@ -94,7 +100,7 @@ def significance_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
             files.append(f"{run.name}: hypotheses/{named[0]}.txt")
             rated[run.name] = run.ratings(named[0], len(targets))
         if references and metrics:
-            compared = compare(systems, references, metrics)
+            compared = compare_systems(systems, references, metrics)
             for name in dict.fromkeys(name for ratings in rated.values() for name in ratings):
                 compared += compare_ratings({run: by[name] for run, by in rated.items() if name in by}, name)
             tables.append(comparison_table(split, compared, files, len(references)))

@@ -22,7 +22,7 @@ from flaxformer_lite.run.recording import open_recording
 from flaxformer_lite.tools.recorder.near import NEAR, near_duplicates
 from flaxformer_lite.tools.recorder.rerun import row_loss
 from flaxformer_lite.tools.report import plots
-from flaxformer_lite.tools.report.facts import MOST_RECORDS, RunFacts, shown_steps, text_lengths
+from flaxformer_lite.tools.report.facts import MOST_READ, RunFacts, shown_steps, text_lengths
 from flaxformer_lite.tools.report.plots import Chart, attention_chart, piece_labels
 from flaxformer_lite.tools.report.scores import ReportTable, score_tables, shown, significance_tables
 from flaxformer_lite.workdir import open_run
@@ -104,7 +104,7 @@ def make_report(
     runs = [RunFacts(*parts) for parts in zip(run_names(folders), map(str, paths), folders, strict=True)]
     report = ReportContent(
         title=", ".join(run.name for run in runs),
-        runs=[{"name": run.name, "folder": run.path, "about": about(run)} for run in runs],
+        runs=[{"name": run.name, "folder": run.path, "about": run_line(run)} for run in runs],
         settings=settings_of(runs),
         changes=change_tables(runs),
     )
@@ -138,7 +138,7 @@ def make_report(
     return report
 
 
-def about(run: RunFacts) -> str:
+def run_line(run: RunFacts) -> str:
     """Returns a line on a run: its model, its data, its steps."""
     config, model = run.config, run.config.model
     data = "no data" if config.data.train is None else config.data.train.kind
@@ -174,9 +174,7 @@ def data_charts(run: RunFacts) -> Figures:
     if config.data.tokenizer is None:
         raise ValueError("data.tokenizer is None: texts are not tokens without one")
     lengths = text_lengths(config, run.folder.load_tokenizers(config.data, config.model.vocab_sizes))
-    read = (
-        f"the first {lengths.records:,} records" if lengths.records == MOST_RECORDS else f"{lengths.records:,} records"
-    )
+    read = f"the first {lengths.records:,} records" if lengths.records == MOST_READ else f"{lengths.records:,} records"
     dropped = f", {lengths.dropped:,} rows dropped" if lengths.dropped else ""
     return {
         f"{run.name}: lengths": plots.histogram(

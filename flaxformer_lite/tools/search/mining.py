@@ -24,7 +24,7 @@ from flaxformer_lite.run import Run
 from flaxformer_lite.tools.search.folder import lines_of, read_corpus
 from flaxformer_lite.tools.search.searching import counting_cuts, nearest_documents, vector_chunks
 
-ROW = Candidates(negatives=())
+MINED_FIELDS = Candidates(negatives=())
 """The fields of a row."""
 
 
@@ -95,7 +95,7 @@ def read_rows(path: Path) -> list[MinedRow]:
         if "negatives" in record:
             raise ValueError(f"{place}: the row has negatives already: remove the field")
         try:
-            pair = ROW.pair(record)
+            pair = MINED_FIELDS.pair(record)
         except ValueError as error:
             raise ValueError(f"{place}: {error}; the fields are query and positive") from None
         if not pair.source.strip():

@@ -18,7 +18,7 @@ from flaxformer_lite.run.scoring import save_scores
 from flaxformer_lite.tools.search.folder import Results, SearchFolder, write_results
 from flaxformer_lite.workdir.folder import finite
 
-AT_ONCE = 16_384
+EMBEDDED_AT_ONCE = 16_384
 """Texts that are embedded, or pairs that are scored, before their vectors or scores are used."""
 FOUND = 100
 """Documents that a search finds for each query: as many as the figures count."""
@@ -113,9 +113,9 @@ def reranked(run: Run, folder: SearchFolder, candidates: Results, progress: Prog
     pairs = [(query, document) for query, scores in candidates.items() for document in scores if document != query]
     results: dict[str, dict[str, float]] = {query: {} for query in candidates}
     with counting_cuts(by) as report:
-        for start in range(0, len(pairs), AT_ONCE):
+        for start in range(0, len(pairs), EMBEDDED_AT_ONCE):
             progress.of("ordering candidates", start, len(pairs))
-            chosen = pairs[start : start + AT_ONCE]
+            chosen = pairs[start : start + EMBEDDED_AT_ONCE]
             texts = [(folder.queries[query], folder.corpus[document]) for query, document in chosen]
             for (query, document), score in zip(chosen, run.relevance(texts, **report).tolist(), strict=True):
                 results[query][document] = run.sign * score
@@ -126,9 +126,9 @@ def vector_chunks(
     run: Run, texts: Sequence[str], progress: Progress, **report: Any
 ) -> Iterator[Float[np.ndarray, "_ D"]]:
     """Yields the vectors of the texts, of length 1, while they are made."""
-    for start in range(0, len(texts), AT_ONCE):
+    for start in range(0, len(texts), EMBEDDED_AT_ONCE):
         progress.of("embedding documents", start, len(texts))
-        yield unit_length(run.embed(texts[start : start + AT_ONCE], **report))
+        yield unit_length(run.embed(texts[start : start + EMBEDDED_AT_ONCE], **report))
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from flaxformer_lite.files.chats.form import warn_of_left_out
 from flaxformer_lite.files.chats.messages import Conversation
 from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.run import Run
-from flaxformer_lite.run.attention import AttentionIds, attention_axes, attention_ids, attention_weights
+from flaxformer_lite.run.attention import AttentionIds, attention_axes, attention_ids, layer_weights
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.tasks import tasks
 from flaxformer_lite.tasks.fill_mask.answers import MASK
@@ -400,7 +400,7 @@ def told(note: str) -> None:
 
 def attention(run: Run, ids: AttentionIds) -> dict[str, Any]:
     """Returns the weights [layer, head, row, column], of cross attention if the model has it, and the labels of tokens."""
-    weights = attention_weights(run, ids)
+    weights = layer_weights(run, ids)
     kind = weights.kinds[0]
     rows, columns = attention_axes(weights, kind)
     numbers = getattr(weights, kind).astype(float).round(4).tolist()

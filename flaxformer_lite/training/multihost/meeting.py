@@ -78,7 +78,7 @@ def join(
             call_this_process(f"process {jax.process_index()} of {jax.process_count()}")
         except RuntimeError as error:
             reason = describe_error(error)
-            write_line(f"the devices of all processes could not be connected ({reason}). {REMEDY}")
+            write_error(f"the devices of all processes could not be connected ({reason}). {REMEDY}")
             exit_at_once(2)
     finally:
         signal.signal(signal.SIGINT, on_interrupt)
@@ -170,12 +170,12 @@ def exit_on_error() -> Iterator[None]:
             print(f"error: {error}", file=sys.stderr, flush=True)
             time.sleep(1)  # the others end first: their connection ends with this process
         else:
-            write_line(f"this run {'was refused' if status == 2 else 'has failed'}; process 0 reports why")
+            write_error(f"this run {'was refused' if status == 2 else 'has failed'}; process 0 reports why")
     except jax.errors.JaxRuntimeError as error:
         reason = describe_error(error)
-        write_line(f"{GONE} ({reason}). {REMEDY}")
+        write_error(f"{GONE} ({reason}). {REMEDY}")
     except (ValueError, OSError) as error:
-        write_line(str(error))
+        write_error(str(error))
     except BaseException:
         traceback.print_exc()
     exit_at_once(status)
@@ -186,7 +186,7 @@ def explain_abort(_: int) -> None:
 
     Asks JAX for nothing: before its devices exist, and after, it would wait for the process that is gone.
     """
-    write_line(f"JAX has ended it, for the reason above. Most likely {GONE}. {REMEDY}")
+    write_error(f"JAX has ended it, for the reason above. Most likely {GONE}. {REMEDY}")
     exit_at_once(2)
 
 
@@ -211,7 +211,7 @@ def on_abort(handler: Callable[[int], None] | None) -> None:
     _handler = new  # kept alive while it is set
 
 
-def write_line(line: str) -> None:
+def write_error(line: str) -> None:
     """Writes an error message of this process."""
     print(f"error: {_name}: {line}", file=sys.stderr, flush=True)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.data.packing import (
-    BLOCK,
     NUM_OTHERS,
-    WINDOW,
+    PIECES_AT_ONCE,
+    WINDOWS_AT_ONCE,
+    as_documents,
     cut_evenly,
-    documents,
     drawn_texts,
     overlapping_pieces,
     pack,
@@ -30,7 +30,7 @@ def tokens(*ids: int) -> np.ndarray:
 
 
 def one(document: np.ndarray) -> TokenArrays:
-    return documents([TokenPair(tokens(), document)], "causal_lm")
+    return as_documents([TokenPair(tokens(), document)], "causal_lm")
 
 
 def listed(pieces) -> list[list[int]]:
@@ -49,7 +49,7 @@ def inner(texts: TokenArrays, spans: Spans) -> list[Pack]:
     return [make(i) for i in range(len(spans.ends))]
 
 
-def numbered(sizes, room: int, seed: int, window: int = WINDOW) -> tuple[list[list[int]], list[int]]:
+def numbered(sizes, room: int, seed: int, window: int = PIECES_AT_ONCE) -> tuple[list[list[int]], list[int]]:
     """The numbers of the pieces in each row of a pack, and the positions that it uses."""
     number = np.arange(len(sizes))
     spans, used = pack(Spans.one_each(number, number * 0, number), sizes, room, seed, window)
@@ -81,7 +81,7 @@ def test_an_empty_text_has_no_piece_and_changes_no_other():
 def test_every_token_is_predicted_exactly_once():
     """Law: the tokens after the first of each piece are the document and EOS, whatever the lengths."""
     given = [np.arange(4, 4 + length, dtype=np.int32) for length in range(40)]
-    texts = documents([TokenPair(tokens(), document) for document in given], "causal_lm")
+    texts = as_documents([TokenPair(tokens(), document) for document in given], "causal_lm")
     for most in (1, 2, 5, 13):
         cut = [row.pieces[0] for row in whole(texts, overlapping_pieces(texts, most, DEFAULT_SPECIAL_IDS)[0])]
         starts = [i for i, piece in enumerate(cut) if piece[0] == BOS]
@@ -144,7 +144,7 @@ def slow_pack(sizes: list[int], room: int, seed: int, window: int) -> list[list[
     return packs
 
 
-@pytest.mark.parametrize("number", [3, 8, 40, 8 * (BLOCK + 2) + 5])
+@pytest.mark.parametrize("number", [3, 8, 40, 8 * (WINDOWS_AT_ONCE + 2) + 5])
 def test_windows_are_packed_at_once_as_one_after_the_other(number: int):
     """Oracle: a slow loop. The numbers have no whole window, one, several, and more than are packed at once."""
     sizes = np.random.default_rng(number).integers(1, 14, number)
@@ -155,17 +155,17 @@ def test_windows_are_packed_at_once_as_one_after_the_other(number: int):
 
 def test_a_record_with_a_source_is_no_document():
     pairs = [TokenPair(tokens(), tokens(4)), TokenPair(tokens(5), tokens(6))]
-    assert documents(pairs[:1], "causal_lm").view(0, 1).tolist() == [4]
+    assert as_documents(pairs[:1], "causal_lm").view(0, 1).tolist() == [4]
     with pytest.raises(
         ValueError, match=r"^objective\.kind is 'causal_lm'.*record 2 .*set data\.train\.record to Documents"
     ):
-        documents(pairs, "causal_lm")
+        as_documents(pairs, "causal_lm")
 
 
 def test_every_second_piece_and_its_next_one_by_hand():
     """Documents of 9, 1, 4 and 5 tokens, pieces of at most 2: six of 2, 2, 2, 1, 1, 1; none; two of 2; four of 2, 1, 1, 1."""
     records = [TokenPair(tokens(), np.arange(10 * i, 10 * i + n, dtype=np.int32)) for i, n in enumerate((9, 1, 4, 5))]
-    texts = documents(records, "masked_lm")
+    texts = as_documents(records, "masked_lm")
     spans, lengths = pairs_of_texts(texts, 2, 0)
     rows = inner(texts, spans)
     firsts = [listed(row.pieces)[:2] for row in rows]
@@ -200,11 +200,11 @@ def test_texts_of_others_are_drawn_evenly_from_all_other_documents():
 
 def test_the_length_of_the_others_counts_the_next_piece_too():
     texts = [TokenPair(tokens(), tokens(*range(size))) for size in (8, 2)]
-    assert pairs_of_texts(documents(texts, "masked_lm"), 4, 0)[1].tolist() == [[4, 4], [1, 4]]
+    assert pairs_of_texts(as_documents(texts, "masked_lm"), 4, 0)[1].tolist() == [[4, 4], [1, 4]]
 
 
 def test_of_two_documents_each_is_the_other_one():
-    texts = documents([TokenPair(tokens(), tokens(*range(ten, ten + 4))) for ten in (10, 20)], "masked_lm")
+    texts = as_documents([TokenPair(tokens(), tokens(*range(ten, ten + 4))) for ten in (10, 20)], "masked_lm")
     for row, ten in zip(inner(texts, pairs_of_texts(texts, 2, 0)[0]), (10, 20), strict=True):
         own, following, *others = listed(row.pieces)
         assert own == [ten, ten + 1] and following == [ten + 2, ten + 3]

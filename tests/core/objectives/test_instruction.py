@@ -20,8 +20,8 @@ from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.objectives import Instruction
 from flaxformer_lite.core.text import Bytes, Tokenizers
-from flaxformer_lite.core.text.pairs import ANSWERS, Extent
-from flaxformer_lite.files.chats.chat import PLAIN, ChatTemplate, ChatTokenizers
+from flaxformer_lite.core.text.pairs import ANSWER_FLAGS, Extent
+from flaxformer_lite.files.chats.chat import PLAIN_TEMPLATE, ChatTemplate, ChatTokenizers
 from flaxformer_lite.files.chats.messages import Conversation
 from flaxformer_lite.files.data import CSV, DataConfig, DataSource, Dates, JSONLines, Mixture, Parquet
 from flaxformer_lite.files.data.held_out import held_out
@@ -59,7 +59,7 @@ def spelled(record: TokenPair) -> tuple[str, str]:
     def text(ids: list[int]) -> str:
         return "".join({BOS: "^", EOS: "$"}.get(i) or BYTES.decode([i]) for i in ids)
 
-    return text(record.target.tolist()), text(record.target[record.array(ANSWERS)].tolist())
+    return text(record.target.tolist()), text(record.target[record.array(ANSWER_FLAGS)].tolist())
 
 
 def test_the_answers_of_conversations_and_of_pairs_count(tmp_path: Path):
@@ -138,7 +138,7 @@ def test_packed_conversations_lose_what_they_lose_on_their_own(tmp_path: Path):
     alone = [Pack((piece,), answers=(a,)) for pack in packs for piece, a in zip(pack.pieces, pack.answers, strict=True)]
     assert_packs_lose_what_their_pieces_lose(Instruction(), packs, alone, Lengths(0, 150), 260, 1e-6)
     assert sum(a.sum() for pack in packs for a in pack.answers) == sum(
-        record.array(ANSWERS).sum() for record in records
+        record.array(ANSWER_FLAGS).sum() for record in records
     )
 
 
@@ -216,7 +216,7 @@ def test_a_batch_has_the_answers_of_both_parts_of_a_mixture(tmp_path: Path):
     _, records = read(tmp_path, objective, Pair("abc", "def"), *drawn(9), most=64)
     dataset = Dataset.training(records, objective, data, seed=1, tokenizer=BYTES)
     total = sum(int(dataset.batch(step).weights.sum()) for step in range(dataset.plan.batches_per_epoch))
-    assert total == sum(int(record.array(ANSWERS).sum()) for record in records)
+    assert total == sum(int(record.array(ANSWER_FLAGS).sum()) for record in records)
 
 
 def config_of(folder: Path, **objective: Any) -> Config:
@@ -312,7 +312,9 @@ def test_what_tables_write_of_conversations_is_read():
         with pytest.raises(ValueError, match=r"^tools are .*: they must be a list"):
             Conversation.of(messages, wrong)
     with pytest.raises(ValueError, match="a message or a tool has a character between U"):
-        ChatTemplate(PLAIN, {}).conversation(messages[:0] or [{"role": "user", "content": "a"}], [{"name": "\ufdd0"}])
+        ChatTemplate(PLAIN_TEMPLATE, {}).conversation(
+            messages[:0] or [{"role": "user", "content": "a"}], [{"name": "\ufdd0"}]
+        )
 
 
 def test_conversations_that_are_left_out_are_counted_by_their_reason(tmp_path: Path):
@@ -337,7 +339,7 @@ def odd_source(folder: Path, **settings: Any) -> tuple[JSONLines, Instruction]:
     refused = json.dumps({"messages": [{"role": "assistant", "content": "Hi"}, *CHAT[1:3]]})
     called = json.dumps({"messages": [CHAT[1], {"role": "assistant", "content": None, "tool_calls": call}]})
     (folder / "odd.jsonl").write_text("\n".join([good, "", refused, good, called]))
-    (folder / "odd.jinja").write_text(ODD + PLAIN.replace("message.tool_calls", "none"))
+    (folder / "odd.jinja").write_text(ODD + PLAIN_TEMPLATE.replace("message.tool_calls", "none"))
     source = JSONLines(path=str(folder / "odd.jsonl"), record=Conversations(), empty_lines="drop", **settings)
     return source, Instruction(template=str(folder / "odd.jinja"))
 
@@ -397,7 +399,7 @@ def test_held_out_conversations_obey_the_rule_of_their_source(tmp_path: Path):
 
 
 def test_a_conversation_without_a_file_is_told_by_its_number(tmp_path: Path):
-    (tmp_path / "odd.jinja").write_text(ODD + PLAIN)
+    (tmp_path / "odd.jinja").write_text(ODD + PLAIN_TEMPLATE)
     objective = Instruction(template=str(tmp_path / "odd.jinja"))
     with pytest.raises(
         ValueError, match=r"^record:2: the chat template refuses these messages: begin with a question$"
@@ -407,7 +409,7 @@ def test_a_conversation_without_a_file_is_told_by_its_number(tmp_path: Path):
 
 def test_a_shorter_conversation_that_the_template_refuses_does_not_fit(tmp_path: Path):
     (tmp_path / "long.jinja").write_text(
-        "{% if messages[0].content != 'a' %}{{ raise_exception('no') }}{% endif %}" + PLAIN
+        "{% if messages[0].content != 'a' %}{{ raise_exception('no') }}{% endif %}" + PLAIN_TEMPLATE
     )
     objective = Instruction(template=str(tmp_path / "long.jinja"))
     _, (record,) = read(tmp_path, objective, conversation(*CHAT[1:]), most=50)

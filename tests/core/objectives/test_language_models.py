@@ -14,7 +14,7 @@ from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Objectives, Span
 from flaxformer_lite.files.data.text_files import PlainText
 from flaxformer_lite.files.tokenizers.subwords import SentencePiece
 from flaxformer_lite.training.loop import train
-from flaxformer_lite.training.summary import command_of
+from flaxformer_lite.training.summary import use_command
 from tests.support.commands import Command
 from tests.support.experiments import rows, tiny_config, with_train
 
@@ -63,7 +63,7 @@ def test_it_trains_continues_and_is_scored(kind: str, tmp_path: Path, capsys: py
     train(config, parts)
     assert rows(parts) == rows(whole)
     assert not (whole / "samples").exists() and not (whole / "hypotheses").exists()
-    assert f"{command_of(config)} {whole}" in capsys.readouterr().err
+    assert f"{use_command(config)} {whole}" in capsys.readouterr().err
     report = json.loads(command("evaluate", whole).out)
     last = rows(whole)[-1]
     assert report["documents"] == 7

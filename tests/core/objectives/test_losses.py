@@ -10,7 +10,7 @@ import pytest
 
 from flaxformer_lite.core.model.inputs import LazyLogits
 from flaxformer_lite.core.objectives import LossTerm, losses
-from flaxformer_lite.tools.planning.hlo_parser import parse
+from flaxformer_lite.tools.planning.hlo_parser import parse_program
 from flaxformer_lite.tools.planning.topology import describe_slice
 from tests.support import needs
 
@@ -159,7 +159,7 @@ def test_a_tpu_stores_no_logits_in_float32():
         )
     ]
     program = jax.jit(jax.value_and_grad(objective, argnums=(0, 1), has_aux=True)).lower(*arguments).compile()
-    computations, entry = parse(program.as_text())
+    computations, entry = parse_program(program.as_text())
     stored = [t for i in computations[entry].values() for t in i.types if t.dtype == "f32"]
     assert stored and max(math.prod(t.shape) for t in stored) < rows * length * classes
 

@@ -35,7 +35,7 @@ from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.core.reading.objectives import ANSWER, PIECE_LABELS
 from flaxformer_lite.core.step import total
 from flaxformer_lite.core.text.characters import CharacterTokenizer
-from flaxformer_lite.core.text.pairs import ANSWERS
+from flaxformer_lite.core.text.pairs import ANSWER_FLAGS
 from flaxformer_lite.core.text.special_ids import SpecialIds
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.records import READERS
@@ -54,7 +54,7 @@ def some_rows(objective: BaseObjective, *, trains: bool = True) -> Dataset:
     texts = [rng.integers(4, 20, rng.integers(2, 11)).astype(np.int32) for _ in range(16)]
     pairs = [TokenPair(*texts[i : i + 2], label=str(1 + i % 4 // 2)) for i in range(0, 16, 2)]
     if objective.reads == "conversations":
-        pairs = [TokenPair(text[:0], text, arrays={ANSWERS: np.arange(len(text)) % 3 > 0}) for text in texts]
+        pairs = [TokenPair(text[:0], text, arrays={ANSWER_FLAGS: np.arange(len(text)) % 3 > 0}) for text in texts]
     if objective.reads == "words":
         pairs = [TokenPair(text[:0], text, arrays={PIECE_LABELS: np.arange(len(text)) % 5}) for text in texts]
     if objective.kind == "answer_spans":

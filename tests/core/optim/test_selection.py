@@ -10,8 +10,8 @@ from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.optim.selection import (
     check_patterns,
     check_rates,
-    merge,
-    scaled,
+    merge_trees,
+    scaled_updates,
     split,
     without_frozen_layers,
 )
@@ -41,7 +41,7 @@ def test_a_pattern_names_stacked_arrays_and_their_layers(pattern: str, paths: li
     trained, frozen = split(PARAMS, (pattern,))
     assert sorted(leaves_by_path(trained)) == paths
     assert not set(leaves_by_path(trained)) & set(leaves_by_path(frozen))
-    assert leaves_by_path(merge(trained, frozen)).keys() == leaves_by_path(PARAMS).keys()
+    assert leaves_by_path(merge_trees(trained, frozen)).keys() == leaves_by_path(PARAMS).keys()
 
 
 def test_exceptions_are_frozen():
@@ -55,7 +55,7 @@ def test_exceptions_are_frozen():
 
 
 def test_all_parameters_train_by_default():
-    assert split(PARAMS, ("*",)) == (PARAMS, {}) and merge(PARAMS, {}) is PARAMS
+    assert split(PARAMS, ("*",)) == (PARAMS, {}) and merge_trees(PARAMS, {}) is PARAMS
 
 
 def test_frozen_layers_of_an_array_get_zeros():
@@ -66,7 +66,7 @@ def test_frozen_layers_of_an_array_get_zeros():
 
 
 def factors(rates: dict[str, float], layer_decay: float = 1, trainable: tuple[str, ...] = ("*",)) -> dict[str, PyTree]:
-    transformation = scaled(optax.identity(), rates, layer_decay, {"encoder": 3})
+    transformation = scaled_updates(optax.identity(), rates, layer_decay, {"encoder": 3})
     trained, _ = split(PARAMS, trainable)
     updates, _ = transformation.update(trained, transformation.init(trained), trained)
     return {path: np.unique(np.asarray(x).reshape(len(x), -1), axis=1) for path, x in leaves_by_path(updates).items()}

@@ -13,7 +13,7 @@ from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.objectives.losses import LossTerm
 from flaxformer_lite.core.parallel import CompilerOptions, compiler, make_mesh
-from flaxformer_lite.core.parallel.compiler import quick_options, refusal
+from flaxformer_lite.core.parallel.compiler import quick_options, refused_options
 from flaxformer_lite.core.runners import MeshRunner, make_runner
 from flaxformer_lite.tools.planning.topology import describe_slice
 from flaxformer_lite.training import train_task
@@ -65,11 +65,11 @@ def test_a_wrong_option_is_named_when_the_runner_is_made(word: str, why: str):
 
 
 def test_a_compiler_is_asked_once_for_all_runners_of_a_mesh():
-    refusal.cache_clear()
+    refused_options.cache_clear()
     task = train_task(with_options(cpu=("xla_cpu_enable_fast_math=False",)))
     for _ in range(3):
         MeshRunner(task, make_mesh(devices=jax.devices()[:1]))
-    assert refusal.cache_info().misses == 1
+    assert refused_options.cache_info().misses == 1
 
 
 @pytest.mark.parametrize("words", [("xla_no_value",), ("xla_twice=1", "xla_twice=2"), ("xla spaced=1",), ("=1",)])

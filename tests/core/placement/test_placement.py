@@ -12,7 +12,7 @@ from flaxformer_lite.core.placement.batches import InputBatch
 from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement, Prepared
 from flaxformer_lite.core.search import DecodeConfig, Sampling
 from flaxformer_lite.core.search.decoder import Decoder, Row
-from flaxformer_lite.core.search.request import in_order
+from flaxformer_lite.core.search.request import requests_in_order
 from flaxformer_lite.core.text.special_ids import EOS
 from tests.support.placements import assert_same_bits, parameters, placed
 
@@ -26,7 +26,7 @@ def answers(config: ModelConfig, decode: DecodeConfig, placement: Placement, num
     model, variables = parameters(config, placement)
     rng, end = np.random.default_rng(0), [EOS] * (config.num_encoder_layers > 0)
     sources = [[*rng.integers(4, config.vocab_size, rng.integers(8, 14)).tolist(), *end] for _ in range(number)]
-    return Decoder(model, decode, placement=placement).generate(variables, in_order(sources, seed=7))
+    return Decoder(model, decode, placement=placement).generate(variables, requests_in_order(sources, seed=7))
 
 
 SEARCHES = {

@@ -14,7 +14,7 @@ from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.placement.batches import plan_batches
 from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.search.decoder import Decoder, Row
-from flaxformer_lite.core.search.request import Request, in_order
+from flaxformer_lite.core.search.request import Request, requests_in_order
 from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.search.search import Decoded
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
@@ -167,7 +167,7 @@ def test_prompts_samples_and_streams():
     generator = np.random.default_rng(5)
     prompts = [generator.integers(4, VOCAB, n).tolist() for n in (3, 8, 1, 2, 5)]
     decoder = Decoder(model, settings)
-    asked = in_order(prompts, seed=3)
+    asked = requests_in_order(prompts, seed=3)
     together = decoder.generate(params, asked)
     assert together == decoder.generate(params, [Request(prompt, seed=3) for prompt in prompts])
     assert [len(answer) for answer in together] == 5 * [3]
@@ -184,7 +184,7 @@ def test_prompts_samples_and_streams():
     assert num_programs(decoder.search.advance) == compiled
     drawn = [tuple(h.tokens) for answer in together for h in answer]
     assert len(set(drawn)) > 8 and max(map(len, drawn)) == 7
-    assert together != decoder.generate(params, in_order(prompts, seed=4))
+    assert together != decoder.generate(params, requests_in_order(prompts, seed=4))
     for seed in (3, 4):
         parts = list(decoder.stream(params, Request(prompts[1], seed=seed)))
         assert [*itertools.chain(*parts)] == decoder.generate(params, [Request(prompts[1], seed=seed)])[0][0].tokens

@@ -1,11 +1,11 @@
 import pytest
 
 from flaxformer_lite.core.search import Forced, Request
-from flaxformer_lite.core.search.request import in_order
+from flaxformer_lite.core.search.request import requests_in_order
 
 
 def test_requests_in_order_differ_by_their_index():
-    first, second = in_order([[5], [6, 7]], seed=3, first=8)
+    first, second = requests_in_order([[5], [6, 7]], seed=3, first=8)
     assert first == Request([5], None, None, 3, 8, Forced()) and second == Request([6, 7], seed=3, index=9)
 
 

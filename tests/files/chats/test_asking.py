@@ -11,7 +11,13 @@ from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.chats.asking import Asking, translation_in
 from flaxformer_lite.files.chats.chat import ChatTemplate, ChatTokenizers, chat_template
 from flaxformer_lite.files.chats.form import warn_of_left_out
-from flaxformer_lite.files.chats.translation_prompt import PLAIN, PRESETS, SOURCE_ALONE, TranslationPrompt, preset
+from flaxformer_lite.files.chats.translation_prompt import (
+    PLAIN_SENTENCE,
+    PRESETS,
+    SOURCE_ALONE,
+    TranslationPrompt,
+    preset,
+)
 from tests.support import needs
 from tests.support.chats import NAMES, SPECIAL, TEMPLATES, family_tokenizer, ours, without_generation
 
@@ -86,7 +92,7 @@ def test_the_prompts_are_those_of_the_library(shape: str, number: int) -> None:
 
     library = PreTrainedTokenizerFast(tokenizer_object=family_tokenizer(), **NAMES)
     library.chat_template = CODED if shape == "TranslateGemma" else SHAPES[shape]
-    prompts = [SOURCE_ALONE] if shape == "TranslateGemma" else [*PRESETS.values(), PLAIN]
+    prompts = [SOURCE_ALONE] if shape == "TranslateGemma" else [*PRESETS.values(), PLAIN_SENTENCE]
     texts = sentences(number, seed=len(shape))
     for prompt in prompts:
         ids = asking(library.chat_template, dataclasses.replace(prompt, **GERMAN)).sources(texts, not_cut)
@@ -109,14 +115,14 @@ def test_a_system_prompt_stands_before_and_names_of_special_tokens_stay_text() -
 
 
 def test_languages_are_named_or_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    one = asking(SHAPES["ChatML"], PLAIN)
+    one = asking(SHAPES["ChatML"], PLAIN_SENTENCE)
     with pytest.raises(
         ValueError, match=r"from is missing: .* --from, .* run\.between\(source, target\), .*source_language"
     ):
         one.sources(["a"], not_cut)
     with pytest.raises(ValueError, match="to is missing"):
         one.between("English", None).sources(["a"], not_cut)
-    assert one.between("English", "German").translation == dataclasses.replace(PLAIN, **GERMAN)
+    assert one.between("English", "German").translation == dataclasses.replace(PLAIN_SENTENCE, **GERMAN)
     with pytest.raises(ValueError, match="names no language: leave out from and to"):
         asking(SHAPES["ChatML"]).between(None, "German")
     asking(SHAPES["Hunyuan"], preset("hunyuan")).between("English", "German")
@@ -136,7 +142,7 @@ def test_pairs_are_not_read_into_a_message_without_its_language() -> None:
 
 
 def test_a_source_that_is_too_long_loses_its_end_and_no_other_part() -> None:
-    one, told = asking(SHAPES["ChatML"], dataclasses.replace(PLAIN, **GERMAN)), []
+    one, told = asking(SHAPES["ChatML"], dataclasses.replace(PLAIN_SENTENCE, **GERMAN)), []
     short, long = one.sources(["abc", "d" * 300], not_cut)
     narrow = dataclasses.replace(one, most=len(short) + 9)
     found = narrow.sources(["abc", "", "d" * 300], lambda place, length: told.append((place, length)))

@@ -17,7 +17,7 @@ from flaxformer_lite.files.chats.chat import (
     END,
     EOS,
     INERT,
-    PLAIN,
+    PLAIN_TEMPLATE,
     ChatTemplate,
     EncodedChat,
     chat_template,
@@ -305,12 +305,12 @@ def test_templates_that_do_not_tell_are_refused_by_name():
             ChatTemplate(source, {}).conversation(two)
     for prefixed in ("\ufdd0", "\ufdd3", "\ufdef"):
         with pytest.raises(ValueError, match=r"U\+FDD0"):
-            ChatTemplate(PLAIN, {}).conversation([{"role": "user", "content": prefixed}])
+            ChatTemplate(PLAIN_TEMPLATE, {}).conversation([{"role": "user", "content": prefixed}])
 
 
 def test_special_ids_without_a_name_in_texts_are_written_by_the_plain_template():
     """Values worked by hand: bytes have no special names, so BOS and EOS are marks, and a user's "</s>" is four bytes."""
-    template = chat_template(PLAIN, BYTES)
+    template = chat_template(PLAIN_TEMPLATE, BYTES)
     messages = [{"role": "user", "content": "</s>"}, {"role": "assistant", "content": "é"}]
     (found,) = encode_marked([template.conversation(messages)], BYTES)
     tokens = [2, *BYTES.encode("<|user|></s><|assistant|>é"), 3]
@@ -322,7 +322,7 @@ def test_special_ids_without_a_name_in_texts_are_written_by_the_plain_template()
 @pytest.mark.parametrize("tokenizer", [BYTES, PIECES, CHARACTERS], ids=lambda tokenizer: type(tokenizer).__name__)
 def test_the_plain_template_trains_an_answer_after_the_ids_of_its_prompt(tokenizer: Tokenizer):
     """Law: the ids up to an answer are those of the prompt with all turns before it, whatever pieces could join both."""
-    template = chat_template(PLAIN, tokenizer)
+    template = chat_template(PLAIN_TEMPLATE, tokenizer)
     answers = ["2026-11-20", "> no", "|x|", "é"]
     messages = [
         {"role": role, "content": text}

@@ -13,7 +13,7 @@ from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.chats.chat import chat_template
 from flaxformer_lite.files.chats.form import Sources
-from flaxformer_lite.files.chats.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt
+from flaxformer_lite.files.chats.translation_prompt import PLAIN_SENTENCE, SOURCE_ALONE, TranslationPrompt
 from flaxformer_lite.files.tokenizers import SentencePiece
 from tests.support.chats import NAMES, TEMPLATES, ours, without_generation
 
@@ -39,7 +39,9 @@ def asking(translation: TranslationPrompt) -> Asking:
 FORMS: dict[str, Callable[[], Sources | Asking]] = {
     "a source": one_direction,
     "a prompt": lambda: asking(SOURCE_ALONE),
-    "a prompt with languages": lambda: asking(dataclasses.replace(PLAIN, source_language="A", target_language="B")),
+    "a prompt with languages": lambda: asking(
+        dataclasses.replace(PLAIN_SENTENCE, source_language="A", target_language="B")
+    ),
 }
 
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from flaxformer_lite.files.chats.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt, preset
+from flaxformer_lite.files.chats.translation_prompt import PLAIN_SENTENCE, SOURCE_ALONE, TranslationPrompt, preset
 
 
 def test_the_message_of_each_card() -> None:
-    assert preset("hf://tencent/Hunyuan-MT-7B") is preset("hy-mt hunyuan_v1_dense") is not PLAIN
+    assert preset("hf://tencent/Hunyuan-MT-7B") is preset("hy-mt hunyuan_v1_dense") is not PLAIN_SENTENCE
     assert preset("hf://Unbabel/Tower-Plus-9B") is preset("utter-project/EuroLLM-9B-Instruct")
     assert preset("Unbabel/TowerInstruct-7B-v0.2") is not preset("Unbabel/TowerPlus")
-    assert preset("meta-llama/Llama-3.2-1B-Instruct llama") is PLAIN
+    assert preset("meta-llama/Llama-3.2-1B-Instruct llama") is PLAIN_SENTENCE
     assert preset("google/translategemma-4b-it") is SOURCE_ALONE
 
 

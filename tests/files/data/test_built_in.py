@@ -8,7 +8,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from flaxformer_lite.files.data.built_in import Dates, PythonDocs, date_languages, is_held_out, split_mix_64, written
+from flaxformer_lite.files.data.built_in import (
+    Dates,
+    PythonDocs,
+    date_languages,
+    is_held_out,
+    split_mix_64,
+    written_date,
+)
 from flaxformer_lite.files.data.text_files import paragraphs
 
 STYLES = [(pattern, names) for names in date_languages().values() for pattern in names["patterns"]]
@@ -24,7 +31,7 @@ def test_dates_are_written_as_babel_writes_them() -> None:
     styles = [(language, format) for language in date_languages() for format in ("full", "long", "medium")]
     for day in days(2012):
         expected = [dates.format_date(day, format, locale=language) for language, format in styles]
-        assert [written(day, *style) for style in STYLES] == expected
+        assert [written_date(day, *style) for style in STYLES] == expected
 
 
 def test_no_string_stands_for_two_dates() -> None:
@@ -34,7 +41,7 @@ def test_no_string_stands_for_two_dates() -> None:
         meaning: dict[str, datetime.date] = {}
         for style in STYLES:
             for day in days(year):
-                text = written(day, *style)
+                text = written_date(day, *style)
                 assert meaning.setdefault(text, day) == day, text
                 assert re.findall(r"[0-9]{4,}", text) == [str(year)]
 

@@ -29,7 +29,7 @@ from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.store import PairStream, TokenStore
 from flaxformer_lite.files.records import Classes, Pairs, Questions
 from flaxformer_lite.files.text.files import line_chunks
-from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.files.text.normal_form import bare_words
 from tests.support.experiments import tiny_config
 from tests.support.files import file
 
@@ -69,9 +69,11 @@ def test_a_class_may_have_any_name(tmp_path: Path):
 def rule_by_hand(data: DataConfig, sources: Sequence[DataSource]) -> list[Pair]:
     """Returns the pairs of the training: those that are in no other split, and share no text with one that is."""
     held = [pair for split in ("eval", "test") for pair in opened(data, split)]  # type: ignore[arg-type]
-    texts = {plain(text) for pair in held for text in pair[:2]} - {""}
+    texts = {bare_words(text) for pair in held for text in pair[:2]} - {""}
     pairs = (pair for source in sources for pair in source.open())
-    return [pair for pair in pairs if pair not in held and not texts & {plain(pair.source), plain(pair.target)}]
+    return [
+        pair for pair in pairs if pair not in held and not texts & {bare_words(pair.source), bare_words(pair.target)}
+    ]
 
 
 def test_no_text_of_either_side_is_in_the_training(tmp_path: Path, capsys: pytest.CaptureFixture):

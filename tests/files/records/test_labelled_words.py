@@ -25,7 +25,7 @@ from flaxformer_lite.files.records import Entities, Words
 from flaxformer_lite.files.records.words import (
     LabelTokenizers,
     first_tokens,
-    joined,
+    joined_words,
     pair_of_spans,
     pair_of_words,
     with_tokens,
@@ -178,7 +178,7 @@ SENTENCES = [WORDS[i : i + 20] for i in range(0, len(WORDS), 20)]
 def test_no_drawn_word_is_misaligned(make: Callable[[], Tokenizer], is_byte_level: bool) -> None:
     """Law: a token belongs to the first word that it writes a byte of."""
     tokenizer, wrong = make(), 0
-    texts = [joined(words) for words in SENTENCES]
+    texts = [joined_words(words) for words in SENTENCES]
     for words, (text, places), read in zip(
         SENTENCES, texts, tokenizer.encode_spans([text for text, _ in texts]), strict=True
     ):
@@ -248,7 +248,7 @@ def test_no_drawn_word_is_misaligned_by_a_normalizer(kind: str) -> None:
         tokenizer = normalized_pieces(kind.split()[0].lower())
         read_alone = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.to_bytes()).normalize
     sentences = [drawn[i : i + 20] for i in range(0, len(drawn), 20)]
-    texts = [joined(words) for words in sentences]
+    texts = [joined_words(words) for words in sentences]
     encoded = tokenizer.encode_spans([text for text, _ in texts])
     for words, (text, places), read in zip(sentences, texts, encoded, strict=True):
         owners = words_of_tokens(text, places, read.spans)

@@ -6,8 +6,8 @@ import io
 import pytest
 
 from flaxformer_lite.files.text.tables import (
+    FileTable,
     Format,
-    Table,
     best_delimiter,
     container,
     is_blank,
@@ -63,11 +63,11 @@ def test_the_delimiter_is_the_one_that_divides_the_rows_evenly():
 
 
 def test_a_row_is_compared_with_the_usual_width_or_with_the_header():
-    table = Table(["a\tb", "c\td\te", "f\tg"], "x", Format(), header=False)
+    table = FileTable(["a\tb", "c\td\te", "f\tg"], "x", Format(), header=False)
     table.width = table.usual_width()
     wrong = [table.wrong(cells, 1) for _, cells in table.rows]
     assert wrong == ["", "3 column(s) between tabs, but the first rows have 2", ""]
-    named = Table(["en\tde", "c"], "x", Format(), header=True)
+    named = FileTable(["en\tde", "c"], "x", Format(), header=True)
     assert [named.wrong(cells, 1) for _, cells in named.rows] == [
         "1 column(s) between tabs, but column 1, counted from 0, is needed"
     ]
@@ -78,10 +78,10 @@ def test_a_row_is_compared_with_the_usual_width_or_with_the_header():
 
 def test_a_header_is_looked_for_in_the_columns_that_are_read():
     rows = ["id\ttext", *(f"{i}\ta long sentence of number {i}" for i in range(4))]
-    table = Table(rows, "x", Format(), header=False)
+    table = FileTable(rows, "x", Format(), header=False)
     table.width = table.usual_width()
     assert table.header_in([1]) == ["text"] and table.header_in([0]) == []
-    assert Table(rows, "x", Format(), header=True).header_in([1]) == []
+    assert FileTable(rows, "x", Format(), header=True).header_in([1]) == []
 
 
 def test_files_that_have_no_lines_are_known_by_their_names():

@@ -10,7 +10,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from flaxformer_lite.core.text import Characters, Tokenizer
 from flaxformer_lite.files.tokenizers import SentencePiece, load_tokenizer, save_tokenizer
-from flaxformer_lite.files.tokenizers.extension import cut_otherwise, extended, join_neighbours
+from flaxformer_lite.files.tokenizers.extension import cut_otherwise, extended_tokenizer, join_neighbours
 from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.tokenizers.subwords import AddedPieces, SentencePieceTokenizer
 
@@ -52,7 +52,7 @@ def tokenizer_of(kind: str) -> Tokenizer:
 def test_old_ids_stay_and_new_ones_read_and_write_the_language(kind: str, tmp_path: Path) -> None:
     old = tokenizer_of(kind)
     first = old.largest_id + 5  # a model may have more ids than its tokenizer
-    made, parts = extended(old, NEW, 35, "<xy>", first)
+    made, parts = extended_tokenizer(old, NEW, 35, "<xy>", first)
     save_tokenizer(made, tmp_path)
     new = load_tokenizer(tmp_path)
     ids = old.with_pieces(i for i in range(first) if i != old.unk_id)
@@ -68,7 +68,7 @@ def test_old_ids_stay_and_new_ones_read_and_write_the_language(kind: str, tmp_pa
         spelled = "".join(old.pieces(part))
         assert old.unk_id in part or spelled == new.piece(i)
     assert any(old.unk_id not in part for part in parts)
-    again, _ = extended(new, ["ein Gnu"] * 9, 11, "<zz>", first + len(parts) + 3)
+    again, _ = extended_tokenizer(new, ["ein Gnu"] * 9, 11, "<zz>", first + len(parts) + 3)
     assert again.decode(again.encode("ein Gnu gatto")) == "ein Gnu gatto" and again.piece(first) == "<xy>"
 
 
@@ -77,9 +77,9 @@ def test_a_new_cut_is_the_old_one_with_neighbours_joined_and_old_lines_keep_thei
     """So a text without neighbours that spell a new piece is cut as before. Letters in any order, all of them known."""
     old = tokenizer_of(kind)
     lines = drawn("that Kitten than sit on hen heat these e ie at", 300)
-    made, parts = extended(old, drawn("sonat hetza tenze diesa hats"), 30, "<xy>", 40, OLD + lines[::2])
+    made, parts = extended_tokenizer(old, drawn("sonat hetza tenze diesa hats"), 30, "<xy>", 40, OLD + lines[::2])
     assert cut_otherwise(old, made, OLD + lines[::2]) == (0, [])
-    alone, alone_parts = extended(old, drawn("sonat hetza tenze diesa hats"), 30, "<xy>", 40)
+    alone, alone_parts = extended_tokenizer(old, drawn("sonat hetza tenze diesa hats"), 30, "<xy>", 40)
     for tokenizer, spelled in ((made, parts), (alone, alone_parts)):
         letters = "".join(sorted({*"".join(OLD)} - {*" 12345"}))
         draw = random.Random(1)
@@ -107,11 +107,13 @@ def test_neighbours_are_joined_by_their_numbers() -> None:
 
 def test_a_tokenizer_without_pieces_and_wrong_numbers_of_them_are_refused() -> None:
     characters = Characters().train(OLD, 40)
-    with pytest.raises(ValueError, match="the tokenizer is a CharacterTokenizer: a language is added only to SentencePiece"):
-        extended(characters, NEW, 40, "<xy>", 40)
+    with pytest.raises(
+        ValueError, match="the tokenizer is a CharacterTokenizer: a language is added only to SentencePiece"
+    ):
+        extended_tokenizer(characters, NEW, 40, "<xy>", 40)
     model = sentence_piece("bpe")
     with pytest.raises(ValueError, match=r"^pieces is 0: it must be 1 or more"):
-        extended(model, NEW, 0, "<xy>", 40)
+        extended_tokenizer(model, NEW, 0, "<xy>", 40)
     with pytest.raises(ValueError, match=r"^every line of the text is blank"):
-        extended(model, ["", " "], 30, "<xy>", 40)
-    assert len(extended(model, NEW, 999, "<xy>", 40).parts) < 999  # as many as the text has
+        extended_tokenizer(model, ["", " "], 30, "<xy>", 40)
+    assert len(extended_tokenizer(model, NEW, 999, "<xy>", 40).parts) < 999  # as many as the text has

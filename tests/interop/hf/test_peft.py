@@ -18,7 +18,7 @@ from flaxformer_lite.config import TrainConfig, load_config
 from flaxformer_lite.core.model import LoRA
 from flaxformer_lite.core.objectives import Instruction
 from flaxformer_lite.core.optim import Constant, OptimizerConfig
-from flaxformer_lite.files.chats.chat import PLAIN
+from flaxformer_lite.files.chats.chat import PLAIN_TEMPLATE
 from flaxformer_lite.files.data import TSV
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.peft import is_adapter, read_adapters
@@ -343,7 +343,7 @@ def test_adapters_trained_here_name_the_imported_base(tmp_path: Path, one_device
     export_hf(tmp_path / "run", tmp_path / "adapters", adapters=True)
     assert base_of(tmp_path / "adapters") == base
     assert (tmp_path / "adapters/tokenizer.json").read_bytes() == (base / "tokenizer.json").read_bytes()
-    assert (tmp_path / "adapters/chat_template.jinja").read_text() == PLAIN
+    assert (tmp_path / "adapters/chat_template.jinja").read_text() == PLAIN_TEMPLATE
     found = load(import_hf(tmp_path / "adapters", tmp_path / "again"))
     ids = {"input_ids": [[1, 4, 5, 2]]}
     assert_close(found.forward(**ids).logits, trained.forward(**ids).logits)

@@ -35,9 +35,9 @@ def test_a_folder_is_continued_with_the_same_facts_alone(tmp_path: Path):
 def test_time_that_others_need_is_not_given_to_steps():
     """By hand: of 190 seconds the steps get 100, of 1,000 seconds 850. A message adds what is missing in hours, rounded up."""
     assert [timing.training_seconds(left) for left in (190.0, 1000.0)] == [100.0, 850.0]
-    assert timing.steps_in(190.0, 0.5, 1.0) == 50
+    assert timing.steps_within(190.0, 0.5, 1.0) == 50
     with pytest.raises(ValueError, match=r"and 100 of training, .* add 0.03, or 0.25 for all"):
-        timing.steps_in(100.0, timing.MEASURED_STEPS / 100, timing.MEASURED_STEPS * 8.5)
+        timing.steps_within(100.0, timing.MEASURED_STEPS / 100, timing.MEASURED_STEPS * 8.5)
 
 
 def test_a_model_that_another_system_does_not_have_is_made_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture):

@@ -16,7 +16,7 @@ import pytest
 
 from flaxformer_lite.config import load_config
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.files.text.normal_form import bare_words
 from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.files.tokenizers import load_tokenizers
 from flaxformer_lite.tools.making import timing
@@ -38,8 +38,8 @@ def test_held_out_sentences_are_nowhere_else():
     held = room.hold_out(pairs)
     chosen = {pair for split in held.values() for pair in split}
     assert [len(split) for split in held.values()] == [12, 12]
-    others = {plain(text) for pair in pairs if pair not in chosen for text in pair[:2]}
-    assert len({plain(text) for pair in chosen for text in pair[:2]} - others) == 48
+    others = {bare_words(text) for pair in pairs if pair not in chosen for text in pair[:2]}
+    assert len({bare_words(text) for pair in chosen for text in pair[:2]} - others) == 48
 
 
 @pytest.mark.slow
@@ -186,7 +186,9 @@ def test_time_that_others_need_is_not_given_to_steps(toy: Path, monkeypatch: pyt
     monkeypatch.setattr(recipe, "HASTE", 0)
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     (toy / "run").mkdir()
-    short, long = (recipe.choose(languages()[:300], toy / "run", deadline).train.steps for deadline in (190.0, 1000.0))
+    short, long = (
+        recipe.choose_config(languages()[:300], toy / "run", deadline).train.steps for deadline in (190.0, 1000.0)
+    )
     assert long / short == pytest.approx(850 / 100, rel=1e-3)
 
 
@@ -198,7 +200,7 @@ def test_a_time_that_is_too_short_is_refused_with_what_would_do(toy: Path, monke
     (toy / "run").mkdir()
 
     def choose(seconds: float) -> int:
-        return recipe.choose(languages()[:300], toy / "run", seconds).train.steps
+        return recipe.choose_config(languages()[:300], toy / "run", seconds).train.steps
 
     with pytest.raises(ValueError, match="--hours is too short: 100 seconds are left") as caught:
         choose(100.0)
@@ -224,7 +226,7 @@ def test_a_time_that_is_too_short_for_the_cleaning_alone_is_refused_before_it(
 def test_tags_names_and_addresses_can_be_written_though_the_text_has_none(toy: Path):
     """Oracle: what a placeholder must be is the text itself."""
     (toy / "run").mkdir()
-    config = recipe.choose(languages()[:300], toy / "run", None)
+    config = recipe.choose_config(languages()[:300], toy / "run", None)
     tokenizer = load_tokenizers(toy / "run").target
     texts = ("<b>", "</b>", "{name}", "%(count)s", '<a href="x">', "https://a.org/x_y?z=1&q=~2", "me@x.org", "O'K!")
     for text in texts:

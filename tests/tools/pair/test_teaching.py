@@ -27,7 +27,7 @@ from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.files.data import Mixture
-from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.files.text.normal_form import bare_words
 from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.tools.pair import OF_ANSWERS, RULES, Models, clean, models, preparing, recipe, teaching
 from flaxformer_lite.tools.pair.folder import parallel
@@ -82,9 +82,9 @@ def test_no_held_out_sentence_is_taught(teacher: str, asked: list[str], capsys: 
     mono = further(*(text.upper() + " !" for text in held), "", REAL[0].source, "sa new line, and a long one too")
     KNOWN["sa new line, and a long one too"] = min(held, key=len).capitalize()
     prepare(Models(teachers=(teacher,), mono=mono))
-    sides = [{plain(line) for line in lines(f"run/data/taught/pairs.{end}")} for end in ("xa", "yb")]
-    test = set(map(plain, held_out("run")))
-    assert not (sides[0] | sides[1]) & test and {plain(pair.source) for pair in MONO} <= sides[0]
+    sides = [{bare_words(line) for line in lines(f"run/data/taught/pairs.{end}")} for end in ("xa", "yb")]
+    test = set(map(bare_words, held_out("run")))
+    assert not (sides[0] | sides[1]) & test and {bare_words(pair.source) for pair in MONO} <= sides[0]
     assert len(test) == len(held) == 40
     err = capsys.readouterr().err
     assert "103 further lines were read: 40 are held-out sentences, 2 are empty or come again, 61 are kept" in err
@@ -110,7 +110,7 @@ def test_people_and_teacher_are_mixed(teacher: str, asked: list[str]):
 
 
 def test_the_size_is_chosen_by_all_pairs(teacher: str, asked: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recipe, "SIZES", (recipe.SIZES[0]._replace(pairs=200), recipe.SIZES[1]))
+    monkeypatch.setattr(recipe, "MODEL_SIZES", (recipe.MODEL_SIZES[0]._replace(pairs=200), recipe.MODEL_SIZES[1]))
     assert prepare(Models(), "alone").model.d_model == 8
     assert prepare(Models(teachers=(teacher,), mono=further())).model.d_model == 16
 
@@ -183,7 +183,7 @@ def test_killed_anywhere_the_same_command_goes_on(
     place: str, teacher: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     """Law: the files are those of a run that was not killed, no finished piece is translated again, and no half is whole."""
-    monkeypatch.setattr(teaching, "LINES_AT_ONCE", 50)
+    monkeypatch.setattr(teaching, "LINES_OF_PIECE", 50)
     models = Models(teachers=(teacher,), mono=further())
     prepare(models, "whole")
     asked.clear()
@@ -215,7 +215,7 @@ def test_killed_anywhere_the_same_command_goes_on(
 @pytest.mark.rare
 def test_sigkill_at_any_moment_changes_no_byte(teacher: str, asked: list[str], monkeypatch: pytest.MonkeyPatch):
     """Law: killed at moments that are drawn by seed, the command ends with the files of a run that was not killed."""
-    monkeypatch.setattr(teaching, "LINES_AT_ONCE", 10)
+    monkeypatch.setattr(teaching, "LINES_OF_PIECE", 10)
     models, draw = Models(teachers=(teacher,), mono=further()), random.Random(0)
     prepare(models, "whole")
     command, environment = [sys.executable, "-m", "tests.support.toy_pair"], os.environ | {"PYTHONPATH": str(ROOT)}
@@ -357,7 +357,7 @@ def test_the_hours_begin_after_the_teacher(teacher: str, asked: list[str], monke
     monkeypatch.setattr(preparing, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(preparing, "check_time", lambda *_: None)
     monkeypatch.setattr(preparing, "taught_pairs", teach)
-    monkeypatch.setattr(preparing, "choose", choose)
+    monkeypatch.setattr(preparing, "choose_config", choose)
     with pytest.raises(KeyboardInterrupt):
         preparing.prepare(write(Path(), REAL), (), Path("run"), 3600.0, (), Models(teachers=(teacher,)))
     assert deadlines == [8600.0]

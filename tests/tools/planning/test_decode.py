@@ -11,7 +11,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.core.parallel.mesh import MeshConfig
 from flaxformer_lite.tools.planning import decode as decode_module
-from flaxformer_lite.tools.planning.decode import DecodePlan, decode_plan, fit_decode, in_words
+from flaxformer_lite.tools.planning.decode import DecodePlan, decode_plan, fit_decode, plan_in_words
 from flaxformer_lite.tools.planning.program import read_program
 from tests.support import needs
 from tests.support.commands import Command
@@ -66,7 +66,7 @@ def test_without_a_slice_memory_is_added_up(tensor: int, dtype: str):
     shorter = cache_bytes(tensor) - LAYERS * 2 * ROWS * (ANSWER - 16) * BEAMS * D // tensor * 2
     assert weights + cache_bytes(tensor) + shorter <= plan.needed["growth"]
     assert plan.needed["growth"] <= weights + cache_bytes(tensor) + shorter + 2**15
-    assert plan.fits and plan.step_seconds is None and "arithmetic, not compiled" in in_words(plan)
+    assert plan.fits and plan.step_seconds is None and "arithmetic, not compiled" in plan_in_words(plan)
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_a_compiled_plan_holds_all_weights_and_the_cache(compiled: dict[int, Dec
     assert plan.step_seconds is not None and plan.seconds["HBM"] == plan.traffic_bytes / 819e9
     groups = 4 // tensor
     assert plan.tokens_per_second == pytest.approx(groups * ROWS / plan.step_seconds)
-    assert f"at least {plan.largest_rows:,} rows × {BEAMS} beams" in in_words(plan)
+    assert f"at least {plan.largest_rows:,} rows × {BEAMS} beams" in plan_in_words(plan)
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_a_compiled_plan_holds_all_weights_and_the_cache(compiled: dict[int, Dec
 def test_less_memory_than_a_search_needs_does_not_fit(compiled: dict[int, DecodePlan]):
     limit = compiled[4].parameter_bytes + compiled[4].head_bytes
     plan = planned(4, topology="v5e:2x2", memory=limit, rows=ROWS)
-    assert not plan.fits and plan.largest_rows == 0 and "does not fit into" in in_words(plan)
+    assert not plan.fits and plan.largest_rows == 0 and "does not fit into" in plan_in_words(plan)
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_a_refused_program_is_a_plan_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(decode_module, "compiled_program", lambda lowered: (None, "Ran out of memory"))
     plan = planned(1, topology="v5e:1x1")
     assert not plan.fits and plan.refusal == "Ran out of memory" and plan.needed == {}
-    assert "The compiler: Ran out of memory" in in_words(plan)
+    assert "The compiler: Ran out of memory" in plan_in_words(plan)
 
 
 @pytest.mark.slow

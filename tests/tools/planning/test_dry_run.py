@@ -15,7 +15,7 @@ from flaxformer_lite.core.text.characters import Characters, CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import Dates, ParallelText
 from flaxformer_lite.files.data import store as token_store
-from flaxformer_lite.run.recording import pieces, show_row
+from flaxformer_lite.run.recording import show_row, tokens_as_text
 from flaxformer_lite.tools.planning.dry_run import describe_settings, dry_run, shape_in_words
 from flaxformer_lite.training.data import RunData, look_at_data, read_data
 from flaxformer_lite.workdir import RunFolder
@@ -28,11 +28,11 @@ def test_a_row_is_shown_without_its_padding_and_with_ids_that_only_the_objective
     tokenizer = CharacterTokenizer("ab\n")
     a, b, line = tokenizer.encode("ab\n")
     ids = np.array([a, 30, line, b, tokenizer.eos_id, 0, 0])
-    assert pieces(tokenizer, ids) == "a <30> \\n b </s>"
-    assert pieces(tokenizer, ids, np.array([1, 0, 0, 1, 1, 0, 0], bool)) == "a _ _ b </s>"
-    assert pieces(tokenizer, np.full(70, a), most=60).endswith("a a … (70 tokens)")
-    assert pieces(tokenizer, np.zeros(3, int)) == ""
-    assert pieces(gapped(), np.array([7, 5, 0, 7])) == "c <5> b c"
+    assert tokens_as_text(tokenizer, ids) == "a <30> \\n b </s>"
+    assert tokens_as_text(tokenizer, ids, np.array([1, 0, 0, 1, 1, 0, 0], bool)) == "a _ _ b </s>"
+    assert tokens_as_text(tokenizer, np.full(70, a), most=60).endswith("a a … (70 tokens)")
+    assert tokens_as_text(tokenizer, np.zeros(3, int)) == ""
+    assert tokens_as_text(gapped(), np.array([7, 5, 0, 7])) == "c <5> b c"
 
 
 @pytest.mark.parametrize(("encoders", "reader"), [(1, "encoder"), (0, "decoder")])

@@ -24,10 +24,10 @@ from flaxformer_lite.core.parallel.sharding import replicated
 from flaxformer_lite.tools.planning import fit as fit_module
 from flaxformer_lite.tools.planning.fit import (
     find_fit,
-    in_words,
-    micro_batches,
+    micro_batch_numbers,
     same_numbers,
     smaller_batches,
+    trials_in_words,
     with_settings,
 )
 from flaxformer_lite.tools.planning.plan import plan_bucket
@@ -50,7 +50,7 @@ def formula(config: Config, bucket: Bucket) -> float:
 
 @pytest.fixture
 def by_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit_module, "train_step", lambda config, mesh, bucket: (config, bucket))
+    monkeypatch.setattr(fit_module, "planned_step", lambda config, mesh, bucket: (config, bucket))
     monkeypatch.setattr(fit_module, "memory", lambda step: formula(*step) * 2**20)
 
 
@@ -82,7 +82,7 @@ def test_numbers_change_only_where_nothing_else_fits_and_few_steps_are_compiled(
         return
     changed = {name for name in result.found.settings if name.startswith("optimizer.")}
     assert bool(changed) == (least() > limit)
-    fewer = [*micro_batches(config, 1, below=found.train.num_micro_batches)]
+    fewer = [*micro_batch_numbers(config, 1, below=found.train.num_micro_batches)]
     assert not fewer or formula(with_settings(config, result.found.settings | fewer[-1]), bucket) > limit
 
 
@@ -109,7 +109,7 @@ def test_of_settings_that_fit_the_cheapest_is_found():
 def test_micro_batches_become_fewer_where_much_is_free():
     result = find_fit(load_config("gpt2_small", [*GPT, "--train.num-micro-batches", "8"]), jax.devices()[:1], 2**31)
     assert result.found is not None and result.found.settings == {"train.num_micro_batches": 1}
-    words = in_words(result, "the command")
+    words = trials_in_words(result, "the command")
     assert (
         "needed: 1,710.7 MiB; free: 337.3 MiB" in words
         and words.endswith("the command")
@@ -117,7 +117,7 @@ def test_micro_batches_become_fewer_where_much_is_free():
     )
     for change in ({"dropout": DropoutRates(residual_rate=0.1)}, {"lora": LoRA(dropout=0.1)}):
         config = replace(result.config, model=replace(result.config.model, **change))
-        assert "random numbers of dropout" in in_words(replace(result, config=config), "the command")
+        assert "random numbers of dropout" in trials_in_words(replace(result, config=config), "the command")
 
 
 def test_micro_batches_leave_every_batch_as_it_is():
@@ -125,7 +125,7 @@ def test_micro_batches_leave_every_batch_as_it_is():
     for name, groups in product(("transformer_base_wmt14", "quickstart", "bert_base", "char_lm"), (1, 2, 4)):
         config = load_config(name)
         before = batch_shapes(config.objective, config.data)
-        for settings in micro_batches(config, groups):
+        for settings in micro_batch_numbers(config, groups):
             changed = with_settings(config, settings)
             assert batch_shapes(changed.objective, changed.data) == before
             assert changed.data.rows_multiple % (groups * changed.train.num_micro_batches) == 0
@@ -133,7 +133,7 @@ def test_micro_batches_leave_every_batch_as_it_is():
         "gpt2_small",
         ["--data.tokens-per-batch", "98304", "--data.rows-multiple", "8", "--train.num-micro-batches", "1"],
     )
-    assert max(s["train.num_micro_batches"] for s in micro_batches(one_shape, 1)) == 96
+    assert max(s["train.num_micro_batches"] for s in micro_batch_numbers(one_shape, 1)) == 96
 
 
 def test_a_batch_in_rows_is_halved_down_to_a_row_on_each_device():
@@ -141,8 +141,8 @@ def test_a_batch_in_rows_is_halved_down_to_a_row_on_each_device():
     config = load_config("bert_base", ["--data.rows", "48"])
     assert [settings["data.rows"] for settings in smaller_batches(config, 4)] == [24, 12, 4]
     assert all("data.rows_multiple" not in settings for settings in smaller_batches(config, 4))
-    assert [s["train.num_micro_batches"] for s in micro_batches(config, 4)] == [1, 2, 3, 4, 6, 12]
-    assert {s["data.rows"] for s in micro_batches(config, 4)} == {48}
+    assert [s["train.num_micro_batches"] for s in micro_batch_numbers(config, 4)] == [1, 2, 3, 4, 6, 12]
+    assert {s["data.rows"] for s in micro_batch_numbers(config, 4)} == {48}
 
 
 def test_short_texts_get_no_chunk():

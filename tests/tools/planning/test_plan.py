@@ -22,7 +22,7 @@ from flaxformer_lite.config.load import load_config
 from flaxformer_lite.core.parallel.mesh import MeshConfig
 from flaxformer_lite.core.parallel.sharding import MESH_AXES
 from flaxformer_lite.tools.planning import plan as plan_module
-from flaxformer_lite.tools.planning.plan import Plan, Step, as_json, in_words, make_plan, plan_bucket
+from flaxformer_lite.tools.planning.plan import Plan, Step, as_json, make_plan, plan_bucket, step_plan_in_words
 from flaxformer_lite.tools.planning.program import read_program
 from flaxformer_lite.training.throughput import Operations
 from tests.support import needs
@@ -95,13 +95,13 @@ def test_parameters_are_cut_over_fsdp_and_summed_over_data(compiled: dict[str, t
 @needs.libtpu
 def test_a_plan_in_words_and_as_json(compiled: dict[str, tuple[Plan, str]]):
     plan, _ = compiled["char_lm"]
-    text, report = in_words(plan), json.loads(json.dumps(as_json(plan)))
+    text, report = step_plan_in_words(plan), json.loads(json.dumps(as_json(plan)))
     for word in ("fits", "by formula", "all-gather", "bound by", "https://"):
         assert word in text
     for name, length in (("char_lm", 64), ("tiny_mlm", 32)):
         reason = f"'splash' was not used, since {length} queries or keys are fewer than 256"
         picked = (f"attention is computed by plain JAX operations: {reason}",)
-        assert compiled[name][0].attention == picked and picked[0] in in_words(compiled[name][0])
+        assert compiled[name][0].attention == picked and picked[0] in step_plan_in_words(compiled[name][0])
     assert report["bound"] == plan.bound and report["compiled"]["needed_bytes"] == plan.compiled.needed_bytes
 
 
@@ -117,7 +117,7 @@ def test_the_kernels_work_takes_the_place_of_the_formulas():
     assert plan.kernel_flops == (2 + 3 + 4) * 2 * heads * 256**3
     flops = plan.model_flops - plan.attention_flops + plan.kernel_flops
     assert plan.seconds["compute"] == pytest.approx(flops / 918e12)
-    assert f"{plan.kernel_flops / 1e12:,.4f}" in in_words(plan)
+    assert f"{plan.kernel_flops / 1e12:,.4f}" in step_plan_in_words(plan)
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_a_step_that_does_not_fit_has_the_message_of_the_compiler():
     plan = make_plan(load_config("configs/llama_1b.py", ["--train.num-micro-batches", "1"]), "v5e:1x1")
     assert not plan.fits and plan.compiled is None and plan.refusal is not None and "memory" in plan.refusal
     assert plan.shard_bytes["parameters"] > 4e9 and plan.bound is None
-    assert "does not fit" in in_words(plan)
+    assert "does not fit" in step_plan_in_words(plan)
 
 
 SLICES = {
@@ -153,7 +153,7 @@ LONG_ROWS = (
 def test_an_encoder_with_windows_trains_on_8192_tokens_on_one_small_chip():
     """The kernel never stores the scores, 12 heads x 8192 x 8192 of each layer: alone they would fill the chip three times."""
     plan = make_plan(load_config("modernbert_base", [*LONG_ROWS.split(), "--train.num-micro-batches", "1"]), "v5e:1x1")
-    assert plan.fits and "'splash'" in in_words(plan)
+    assert plan.fits and "'splash'" in step_plan_in_words(plan)
 
 
 def as_options(mesh: str) -> list[str]:
@@ -193,7 +193,7 @@ def test_two_slices_send_each_other_the_gradients_alone():
     assert plan.fits and (plan.chips, plan.devices, plan.mesh["data"]) == (8, 8, 4)
     (sent,) = [e for e in plan.exchanges if e.axes == "between slices"]
     assert sent.kind == "all-reduce" and sent.bytes == pytest.approx(plan.shard_bytes["parameters"] / 2, rel=0.1)
-    assert "2 slices of v5e:2x2: 8 chips" in in_words(plan)
+    assert "2 slices of v5e:2x2: 8 chips" in step_plan_in_words(plan)
 
 
 @needs.libtpu
@@ -361,7 +361,7 @@ def planned_by_hand(topology: str, monkeypatch: pytest.MonkeyPatch) -> Plan:
     compiled = SimpleNamespace(as_text=lambda: STEP, memory_analysis=lambda: SimpleNamespace(**memory))
     function = SimpleNamespace(lower=lambda: SimpleNamespace(compile=lambda: compiled))
     step = Step(function, (), {}, Operations(weights=12e9, attention=8e9))
-    monkeypatch.setattr(plan_module, "train_step", lambda *_: step)
+    monkeypatch.setattr(plan_module, "planned_step", lambda *_: step)
 
     def in_order(config: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
         placed = sorted(devices, key=lambda device: device.coords)
@@ -395,7 +395,7 @@ def test_a_plan_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch):
     assert plan.exposed_seconds == pytest.approx(355e-6) and plan.step_seconds == pytest.approx(395e-6)
     slower = dataclasses.replace(plan, seconds=plan.seconds | {"HBM": 100e-6})
     assert slower.step_seconds == pytest.approx(100e-6 + 355e-6)
-    assert re.search(r"compute +0\.025\n", words := in_words(plan)) and re.search(r"HBM +0\.020\n", words)
+    assert re.search(r"compute +0\.025\n", words := step_plan_in_words(plan)) and re.search(r"HBM +0\.020\n", words)
 
 
 @needs.libtpu

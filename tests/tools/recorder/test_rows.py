@@ -5,15 +5,15 @@ import json
 import numpy as np
 
 from flaxformer_lite.core.objectives.batch import host_row
-from flaxformer_lite.run.recording import Place, RecordedRow
-from flaxformer_lite.tools.recorder.rows import as_json, in_words
+from flaxformer_lite.run.recording import RecordedRow, RecordPlace
+from flaxformer_lite.tools.recorder.rows import as_json, row_in_words
 
 ROW = RecordedRow(
     step=7,
     batch=6,
     epoch=1,
     row=2,
-    places=(Place(3, "news", ("de.txt", "en.txt"), 4),),
+    places=(RecordPlace(3, "news", ("de.txt", "en.txt"), 4),),
     example=host_row(np.array([5, 1]), np.array([1.0, np.nan]), target_tokens=np.array([2, 5])),
     source="Guten Tag",
     target="word " * 20,
@@ -21,8 +21,8 @@ ROW = RecordedRow(
 
 
 def test_a_row_in_a_line():
-    assert in_words(ROW, 0.25).split("\t")[:4] == ["7", "2", "news: de.txt:4", "0.2500"]
-    text = in_words(ROW).split("\t")[-1]
+    assert row_in_words(ROW, 0.25).split("\t")[:4] == ["7", "2", "news: de.txt:4", "0.2500"]
+    text = row_in_words(ROW).split("\t")[-1]
     assert text.endswith(" …") and len(text) <= 60
 
 

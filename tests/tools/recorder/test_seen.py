@@ -16,7 +16,7 @@ from flaxformer_lite.core.objectives import CausalLM
 from flaxformer_lite.files.data import DataSource, JSONLines, ParallelText, PlainText
 from flaxformer_lite.files.data.held_out import LEFT_OUT
 from flaxformer_lite.files.records import Documents
-from flaxformer_lite.run.recording import Place, located, open_recording
+from flaxformer_lite.run.recording import RecordPlace, located, open_recording
 from flaxformer_lite.tools.recorder.seen import by_text
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import Command, Said
@@ -66,7 +66,7 @@ def typed(command: Command) -> Typed:
 
 @pytest.mark.parametrize("text", ["cafe\u0301", "CAFÉ in new\u00a0york", "in  New", "Straße"])
 def test_a_text_is_looked_for_in_the_normal_form(text: str):
-    matches, place = by_text(text), Place(0, "", ("", ""), 1)
+    matches, place = by_text(text), RecordPlace(0, "", ("", ""), 1)
     for pair in (Pair("ein Café in New York, STRASSE", "x"), Pair("", "café in new york strasse")):
         assert matches(place, pair)
     assert not matches(place, Pair("cafe", "York, Strase"))
@@ -137,7 +137,7 @@ def test_of_long_answers_the_first_part_is_shown(
     (whole,) = typed(pairs.folder, "--file", path, "--line", 32, "--json").lines
     assert json.loads(whole)["line"] == 32
     several = typed(pairs.folder, "--pattern", ".", "--json").lines
-    monkeypatch.setattr("flaxformer_lite.tools.recorder.seen.MOST_SHOWN", 1)
+    monkeypatch.setattr("flaxformer_lite.tools.recorder.seen.READINGS_SHOWN", 1)
     monkeypatch.setattr("flaxformer_lite.cli.commands.seen.MOST_RECORDS", 2)
     out, err = typed(pairs.folder, "--pattern", ".")
     assert "30 more records" in err and "have taken 6 of 12 steps" in err
@@ -145,7 +145,7 @@ def test_of_long_answers_the_first_part_is_shown(
     read = next(one for one in map(json.loads, several) if sum(r["state"] == "read" for r in one["readings"]) > 1)
     names = [f"step {r['step']} row {r['row']}" for r in read["readings"] if r["state"] == "read"]
     assert f"rows: {names[0]}, …\n" in typed(pairs.folder, read["source"]).out
-    monkeypatch.setattr("flaxformer_lite.tools.recorder.seen.MOST_SHOWN", len(names))
+    monkeypatch.setattr("flaxformer_lite.tools.recorder.seen.READINGS_SHOWN", len(names))
     assert f"rows: {', '.join(names)}\n" in typed(pairs.folder, read["source"]).out
     monkeypatch.setattr("flaxformer_lite.tools.recorder.seen.MOST_FOUND", len(several) - 1)
     command.mistake("seen", pairs.folder, "--pattern", ".")

@@ -71,7 +71,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     """What a model is asked whose weights of attention are always the same."""
     asked: list[list[Any]] = []
     weights = lambda run, inputs: asked.append(list(inputs)) or WEIGHTS  # noqa: E731
-    monkeypatch.setattr("flaxformer_lite.run.run.attention_weights", weights)
+    monkeypatch.setattr("flaxformer_lite.run.run.layer_weights", weights)
     return asked
 
 

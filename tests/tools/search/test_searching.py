@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 @pytest.mark.slow
 def test_a_search_and_a_second_order_of_it(runs, command: Command, monkeypatch: pytest.MonkeyPatch):
     """The command: a run searches, and both runs order what it found."""
-    monkeypatch.setattr(searching, "AT_ONCE", 3)
+    monkeypatch.setattr(searching, "EMBEDDED_AT_ONCE", 3)
     folder, embeds, reranks = runs
     report = json.loads(command("evaluate", embeds, "--search", folder).out)
     assert report["queries"] == 2 and report["documents"] == len(CORPUS)
