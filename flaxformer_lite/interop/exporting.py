@@ -309,7 +309,7 @@ def write_hf(
         kept = {name: theirs[name] for name in SPECIAL_IDS if name in theirs and name not in dropped}
         options = kept | exported.config
     if family.length and family.model_type != theirs.get("model_type"):
-        options[family.length] = longest
+        options.setdefault(family.length, longest)
     elif type(stated) is int:
         options[family.length] = stated
     options |= special_ids_of(config.decode, model) | class_names(config, theirs)

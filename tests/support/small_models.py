@@ -25,8 +25,10 @@ from flaxformer_lite.core.model.positions import (
     ALiBi,
     FixedTable,
     Learned,
+    DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     NoPositions,
     RelativeBias,
     Rotary,
@@ -302,11 +304,21 @@ def rates(scheme: Rotary, width: int) -> list[float]:
             return [reference.llama3_rate(rate, s.factor, low, high, s.original_length) for rate in plain]
         case YarnScaling():
             return reference.yarn_rates(plain, s.factor, s.fast_turns, s.slow_turns, s.original_length, s.whole_pairs)
+        case LongRopeScaling():
+            divisors = s.long_factors if s.length > s.original_length else s.short_factors
+            return [rate / divisor for rate, divisor in zip(plain, divisors, strict=True)]
+        case DynamicScaling():
+            longer = s.length / s.original_length if s.length > s.original_length else 1.0
+            width = 2 * len(plain)
+            base = scheme.base * (s.factor * longer - (s.factor - 1)) ** (width / (width - 2))
+            return reference.rotary_rates(len(plain), base)
     return plain
 
 
 def amplitude(scheme: Rotary) -> float:
     """What turned pairs are multiplied by."""
+    if isinstance(scheme.scaling, LongRopeScaling):
+        return scheme.scaling.amplitude
     if not isinstance(scheme.scaling, YarnScaling):
         return 1.0
     return scheme.scaling.amplitude or 1 + math.log(scheme.scaling.factor) / 10

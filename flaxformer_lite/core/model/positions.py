@@ -64,8 +64,11 @@ class PositionScheme(Checked, at="model.positions"):
     `Positions` at the end of this file.
     """
 
-    max_positions: int | None = None
-    """Positions 0 … max_positions - 1 exist, no sequence can be longer; None: any length."""
+    @property
+    def max_positions(self) -> int | None:
+        """Positions 0 … max_positions - 1 exist, no sequence can be longer; None: any length."""
+        return None
+
     offset: int = 0
     """Rows of the scheme's table that come before the row of position 0."""
     per_layer: bool = False
@@ -185,6 +188,9 @@ Factor = Annotated[float, Ge(1)]
 class Scaling(Checked, at="model.positions.scaling"):
     """Base of all scalings, which change the rates at which pairs rotate, in radians per position; elements keep their size."""
 
+    length: int | None = None
+    """Length of the longest text, where the rates depend on it; None: they do not, so texts have any length."""
+
     @property
     def rotated_amplitude(self) -> float:
         """Factor of the rotated elements."""
@@ -283,7 +289,63 @@ class YarnScaling(Scaling):
         return rates * (1 - slow + slow / self.factor)
 
 
-OptionalRotaryScaling = LinearScaling | Llama3Scaling | YarnScaling | None
+@dataclass(frozen=True, kw_only=True)
+class LongRopeScaling(Scaling):
+    """Each rate has a divisor of its own; there are other divisors for texts longer than those of the original training.
+
+    `length` decides which divisors a model uses, so that the numbers of a text depend on no other text and no padding.
+
+    Reference: Ding et al. 2024, arXiv:2402.13753.
+    """
+
+    kind: Literal["longrope"] = "longrope"
+    short_factors: tuple[PositiveFloat, ...] = (1.0,)
+    """Divisors of the rates if `length` is at most `original_length`, one for each pair."""
+    long_factors: tuple[PositiveFloat, ...] = (1.0,)
+    """Divisors of the rates if `length` is larger."""
+    original_length: PositiveInt = 4096
+    """Length of the texts of the original training, in tokens."""
+    amplitude: PositiveFloat = 1.0
+    """Factor of the rotated elements of queries and keys."""
+    length: PositiveInt = 4096
+    """Length of the longest text, in tokens; longer texts are refused."""
+
+    @property
+    def rotated_amplitude(self) -> float:
+        return self.amplitude
+
+    def __call__(self, rates: Float[Array, "h"], base: float) -> Float[Array, "h"]:
+        name = "long_factors" if self.length > self.original_length else "short_factors"
+        factors = getattr(self, name)
+        if len(factors) != len(rates):
+            raise ValueError(
+                f"model.positions.scaling.{name} has {len(factors)} numbers, but {len(rates)} pairs of a head rotate: list "
+                "one number for each pair"
+            )
+        return rates / jnp.asarray(factors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicScaling(Scaling):
+    """The base grows with the length of the longest text beyond that of the original training, so that slow rates fall most.
+
+    Reference: Peng et al. 2023, arXiv:2309.00071, section 3.3 ("dynamic scaling" of "NTK-aware" interpolation).
+    """
+
+    kind: Literal["dynamic"] = "dynamic"
+    factor: Factor = 1.0
+    """Growth of the stretch with the length: at twice `original_length` the stretch is `factor + 1`."""
+    original_length: PositiveInt = 2048
+    """Length of the texts of the original training, in tokens."""
+    length: PositiveInt = 2048
+    """Length of the longest text, in tokens; longer texts are refused."""
+
+    def __call__(self, rates: Float[Array, "h"], base: float) -> Float[Array, "h"]:
+        stretch = 1 + self.factor * max(self.length / self.original_length - 1, 0)
+        return rates * stretch ** (-jnp.arange(len(rates)) / max(len(rates) - 1, 1))
+
+
+OptionalRotaryScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling | DynamicScaling | None
 
 
 # Relative schemes -----------------------------------------------------------------------------------------------------
@@ -310,7 +372,13 @@ class Rotary(PositionScheme):
     layers: tuple[int, ...] | None = None
     """Layers that rotate, counted from 0; the others know no positions (SmolLM3, EXAONE 4). None: all layers."""
 
+    @property
+    def max_positions(self) -> int | None:
+        return None if self.scaling is None else self.scaling.length
+
     def rotate(self, x: Float[Array, "B T N H"], positions: Int[Array, "#B T"]) -> Float[Array, "B T N H"]:
+        if self.max_positions is not None:
+            check_length(x.shape[1], self.max_positions)
         pairs = int(x.shape[-1] * self.fraction) // 2
         rates = jnp.exp(jnp.arange(pairs) * (-jnp.log(self.base) / pairs))
         amplitude = 1.0

@@ -22,7 +22,13 @@ from flaxformer_lite.core.model import (
     Rotary,
     SlidingWindow,
 )
-from flaxformer_lite.core.model.positions import LinearScaling, Llama3Scaling, YarnScaling
+from flaxformer_lite.core.model.positions import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    YarnScaling,
+)
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.bert import labels_of_tokens
 from flaxformer_lite.interop.hf.family import (
@@ -46,6 +52,7 @@ from flaxformer_lite.interop.options import (
     Kind,
     Options,
     Table,
+    ignored,
     option,
     read_table,
     replaced,
@@ -148,22 +155,48 @@ def read_stretched(options: Options, draft: Draft) -> None:
     draft["positions"] = Rotary(base=base * alpha ** (width / (width - 2)))
 
 
-def read_scheme(options: Options, group: Options, base: float, fraction: float = 1.0) -> Rotary:
-    """Returns the rotary positions of one group of options; `base` where the group has none, and no other `fraction`."""
+def read_scheme(
+    options: Options,
+    group: Options,
+    base: float,
+    fraction: float = 1.0,
+    *,
+    kinds: Mapping[str, str] | None = None,
+    original: int | None = None,
+) -> Rotary:
+    """Returns the rotary positions of one group of options; `base` where the group has none, and no other `fraction`.
+
+    kinds: the usual word for each word that a family has; None: it has the usual words.
+    original: the length of the texts of the original training, if an option beside the group decides it.
+    """
     options.ignore("max_position_embeddings", "max_sequence_length")  # there is no table, so no text is too long
     group.ignore("rope_type", "type")
     group.only("partial_rotary_factor", fraction)
-    kind = group.text("rope_type" if group.has("rope_type") else "type", "default", ("default", *SCALINGS))
+    words = {kind: kind for kind in ("default", *SCALINGS)} if kinds is None else kinds
+    kind = words[group.text("rope_type" if group.has("rope_type") else "type", "default", words)]
     scaling = None
     if kind != "default":
         template, table = SCALINGS[kind]
         draft = read_table(table, group, template)
         if kind != "linear":
-            name = "original_max_position_embeddings"
-            length = None if group.has(name) else options.integer("max_position_embeddings")
-            draft["original_length"] = group.integer(name, length)
+            length = None if group.has(ORIGINAL) and kind != "dynamic" else options.integer("max_position_embeddings")
+            draft["original_length"] = original or length or group.integer(ORIGINAL)
+        if kind == "longrope" and not group.has("attention_factor"):
+            draft["amplitude"] = long_amplitude(options, group, draft["original_length"])
+        if template.length is not None:  # for texts of that length and shorter ones the library has the same numbers
+            draft["length"] = draft["original_length"]
         scaling = draft.build()
     return Rotary(base=group.number("rope_theta", base), fraction=fraction, scaling=scaling)
+
+
+ORIGINAL = "original_max_position_embeddings"
+
+
+def long_amplitude(options: Options, group: Options, original: int) -> float:
+    """Returns the factor of rotated elements that follows from how much longer texts may be than those of the original training."""
+    usual = None if group.has("factor") else options.integer("max_position_embeddings") / original
+    factor = group.number("factor", usual)
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
 
 def read_amplitude(group: Options, draft: Draft) -> None:
@@ -176,9 +209,18 @@ def read_amplitude(group: Options, draft: Draft) -> None:
     draft["amplitude"] = amplitude
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling
+def read_factors(options: Options, name: str, default: None) -> tuple[float, ...]:
+    """Returns a list of numbers, which must be there."""
+    factors = options.items(name)
+    if not factors or not all(type(factor) in (int, float) for factor in factors):
+        raise options.wrong(name, "it should be a list of numbers, one for each pair of a head's elements that rotate")
+    return tuple(map(float, factors))
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling | DynamicScaling
 FACTOR = required("factor", "factor")
-LENGTH = Entry(write=lambda scaling: {"original_max_position_embeddings": scaling.original_length})
+LENGTH = Entry(write=lambda scaling: {ORIGINAL: scaling.original_length})
+FACTORS = Kind(read_factors, list)
 SCALINGS: dict[str, tuple[Scaling, Table]] = {
     "linear": (LinearScaling(), (FACTOR,)),
     "llama3": (
@@ -204,6 +246,17 @@ SCALINGS: dict[str, tuple[Scaling, Table]] = {
             ),
         ),
     ),
+    "longrope": (
+        LongRopeScaling(),
+        (
+            required("short_factor", "short_factors", kind=FACTORS),
+            required("long_factor", "long_factors", kind=FACTORS),
+            LENGTH,
+            option("attention_factor", "amplitude"),
+            ignored("factor"),
+        ),
+    ),
+    "dynamic": (DynamicScaling(), (FACTOR,)),
 }
 """Template and table, by `rope_type`."""
 
@@ -224,8 +277,20 @@ def partial_parameters(positions: Any) -> dict[str, Any]:
     return group and {**group, "partial_rotary_factor": positions.fraction}
 
 
-ROTARY = Entry(read_rotary, lambda model: {"rope_parameters": rope_parameters(model.positions)})
-PARTIAL_ROTARY = Entry(read_partial_rotary, lambda model: {"rope_parameters": partial_parameters(model.positions)})
+def length_of_dynamic(positions: Any) -> dict[str, Any]:
+    """Returns the length of the original training, which with dynamic scaling is the option of the longest text."""
+    scaling = positions.scaling if type(positions) is Rotary else None
+    return {"max_position_embeddings": scaling.original_length} if type(scaling) is DynamicScaling else {}
+
+
+ROTARY = Entry(
+    read_rotary,
+    lambda model: {"rope_parameters": rope_parameters(model.positions), **length_of_dynamic(model.positions)},
+)
+PARTIAL_ROTARY = Entry(
+    read_partial_rotary,
+    lambda model: {"rope_parameters": partial_parameters(model.positions), **length_of_dynamic(model.positions)},
+)
 STRETCHED = ROTARY._replace(read=read_stretched)
 
 # Windows --------------------------------------------------------------------------------------------------------------

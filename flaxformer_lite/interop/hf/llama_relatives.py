@@ -7,6 +7,7 @@ References: Abdin et al. 2024, arXiv:2404.14219 (Phi-3); GLM Team 2024, arXiv:24
 from typing import Any
 
 from flaxformer_lite.core.model import DotProduct, LayerNorm, ModelConfig, Rotary, SlidingWindow
+from flaxformer_lite.core.model.positions import LongRopeScaling
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf import gemma, llama
 from flaxformer_lite.interop.hf.family import ClassNames
@@ -30,14 +31,23 @@ FUSED = {"feed_forward/{gate,up}": "mlp.gate_up_proj", "feed_forward/down": "mlp
 # Phi-3 and Phi-4 ------------------------------------------------------------------------------------------------------
 
 
+PHI3_KINDS = {"default": "default", **dict.fromkeys(("longrope", "su", "yarn"), "longrope")}
+"""The usual word of `rope_type` for each word of this family; the first files have other words for longrope."""
+
+
 def read_phi3_rotary(options: Options, draft: Draft) -> None:
-    """Reads a rotation without scaling: "su" and "yarn" are older names of longrope in this family, which is not implemented."""
+    """Reads a rotation without scaling, or by longrope, whose original length is an option beside the group."""
+    base, fraction = options.number("rope_theta", draft["positions.base"]), llama.read_fraction(options, draft)
+    original = options.integer(llama.ORIGINAL, 4096)
     group = llama.rope_group(options)
-    for name in ("rope_type", "type"):
-        group.only(name, "default")
-    options.ignore("max_position_embeddings", "original_max_position_embeddings")  # of longrope
-    base = group.number("rope_theta", options.number("rope_theta", draft["positions.base"]))
-    draft["positions"] = Rotary(base=base, fraction=llama.read_fraction(options, draft))
+    group.ignore(llama.ORIGINAL)
+    draft["positions"] = llama.read_scheme(options, group, base, fraction, kinds=PHI3_KINDS, original=original)
+
+
+def phi3_rotary(model: ModelConfig) -> dict[str, Any]:
+    scaling = model.positions.scaling if type(model.positions) is Rotary else None
+    original = {llama.ORIGINAL: scaling.original_length} if type(scaling) is LongRopeScaling else {}
+    return {"rope_parameters": llama.partial_parameters(model.positions), **original}
 
 
 PHI3 = family(
@@ -46,7 +56,7 @@ PHI3 = family(
     UsualIds(pad=32000, bos=1, eos=32000),
     replaced(llama.TEMPLATE, {"norm.epsilon": 1e-5}),
     llama.ACTIVATION,
-    PARTIAL_ROTARY._replace(read=read_phi3_rotary),
+    Entry(read_phi3_rotary, phi3_rotary),
     llama.WINDOW,
     option("resid_pdrop", "dropout.residual_rate"),
     # No release reads the rate. The first files name code that the library has since.

@@ -12,9 +12,11 @@ import pytest
 
 from flaxformer_lite.core.model.positions import (
     ALiBi,
+    DynamicScaling,
     Learned,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     NoPositions,
     OptionalRotaryScaling,
     RelativeBias,
@@ -109,6 +111,10 @@ def test_positions_keep_the_type_of_the_embeddings(scheme):
 LLAMA3 = Llama3Scaling(factor=3.0, low_frequency_factor=1.3, high_frequency_factor=3.1, original_length=31)
 YARN = YarnScaling(factor=3.0, fast_turns=3.1, slow_turns=0.4, original_length=31)
 STEP = YarnScaling(fast_turns=1.0, original_length=7, whole_pairs=False, amplitude=0.8)
+LONG = LongRopeScaling(
+    short_factors=(1.0, 1.1, 1.3), long_factors=(2.0, 3.0, 7.0), original_length=5, length=5, amplitude=1.2
+)
+DYNAMIC = DynamicScaling(factor=2.5, original_length=5, length=8)
 # name: (scheme, width of a head, how many of its pairs turn)
 ROTARY = {
     "half_split": (Rotary(), 10, 5),
@@ -127,6 +133,10 @@ ROTARY = {
     "yarn": (Rotary(base=101.0, scaling=YARN), 22, 11),
     "yarn_between_pairs": (Rotary(base=101.0, scaling=dataclasses.replace(YARN, whole_pairs=False)), 22, 11),
     "yarn_a_step": (Rotary(base=101.0, scaling=STEP), 22, 11),
+    "longrope_short": (Rotary(fraction=0.6, scaling=LONG), 11, 3),
+    "longrope_long": (Rotary(fraction=0.6, scaling=dataclasses.replace(LONG, length=6)), 11, 3),
+    "dynamic": (Rotary(base=37.0, scaling=DYNAMIC), 10, 5),
+    "dynamic_unstretched": (Rotary(base=37.0, scaling=dataclasses.replace(DYNAMIC, length=4)), 10, 5),
 }
 some = np.random.default_rng(4).normal(size=(B, T, 2, 23))
 
@@ -166,6 +176,18 @@ def test_rotary_equals_turning_complex_numbers(name):
             some[b, t, n, :width], int(POSITIONS[b, t]), turns, scheme.layout, amplitude(scheme)
         )
         np.testing.assert_allclose(rotated(name)[b, t, n], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_scaling_that_depends_on_the_length_refuses_longer_texts() -> None:
+    scheme, x = Rotary(scaling=dataclasses.replace(DYNAMIC, length=2)), jnp.zeros((1, 3, 1, 4))
+    assert scheme.max_positions == 2 and Rotary(scaling=YARN).max_positions is None
+    with pytest.raises(ValueError, match=r"a sequence has 3 tokens, but model\.positions\.max_positions is 2: shorten"):
+        scheme.rotate(x, jnp.arange(3)[None])
+
+
+def test_longrope_has_a_number_for_each_pair() -> None:
+    with pytest.raises(ValueError, match=r"scaling\.short_factors has 3 numbers, but 2 pairs of a head rotate"):
+        Rotary(scaling=LONG).rotate(jnp.zeros((1, 3, 1, 4)), jnp.arange(3)[None])
 
 
 def test_rotary_keeps_the_type_and_turns_in_float32():

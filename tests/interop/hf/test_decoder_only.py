@@ -20,9 +20,11 @@ from flaxformer_lite.core.model.config import POST_NORM, LanguageModelHead, Mode
 from flaxformer_lite.core.model.inputs import example_inputs
 from flaxformer_lite.core.model.positions import (
     ALiBi,
+    DynamicScaling,
     Learned,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     Rotary,
     Sinusoidal,
     YarnScaling,
@@ -97,7 +99,6 @@ SAY_NOTHING = {
     *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"),
     *(
         "embd_pdrop",
-        "original_max_position_embeddings",
         "auto_map",
         "hidden_dropout",
         "classifier_dropout",
@@ -107,9 +108,21 @@ SAY_NOTHING = {
 }
 """Options that no number of the model depends on."""
 
+
+def scales_by(config: dict[str, Any], *kinds: str) -> bool:
+    return (config.get("rope_parameters") or {}).get("rope_type") in kinds
+
+
 SAY_NOTHING_HERE = {
-    # there is a table in GPT-2, which calls it n_positions, and in these two
-    "max_position_embeddings": lambda config: config["model_type"] not in ("gpt_neo", "opt"),
+    # there is a table in GPT-2, which calls it n_positions, and in these two; the factor of Llama's longrope is stated
+    "max_position_embeddings": lambda config: (
+        not (
+            config["model_type"] in ("gpt_neo", "opt")
+            or (config["model_type"] == "llama" and scales_by(config, "dynamic"))
+            or (config["model_type"] == "phi3" and scales_by(config, "longrope"))
+        )
+    ),
+    "original_max_position_embeddings": lambda config: not scales_by(config, "longrope"),
     "attention_types": lambda config: "attention_layers" in config,
     "_remove_final_layer_norm": lambda config: not config["do_layer_norm_before"],
     # EXAONE 4's files state the types of their layers
@@ -153,7 +166,7 @@ def test_every_option_counts_or_is_refused(label: str) -> None:
     config = json.loads((DATA / label / "config.json").read_text())
     model = model_or_error(config)
     if isinstance(model, str):
-        assert label in ("gpt2/layer_scaled", "llama/dynamic", "llama/longrope"), model
+        assert label == "gpt2/layer_scaled", model
         return
     for name in config.keys() - {"model_type", "architectures"}:
         found = model_or_error(config | {name: another(config[name])})
@@ -220,6 +233,16 @@ def test_absent_options_of_gpt2_have_the_defaults_of_the_library() -> None:
 AMPLITUDE = (0.2 * math.log(4) + 1) / (0.1 * math.log(4) + 1)  # mscale 2, mscale_all_dim 1, factor 4
 HALF_OF_50 = Rotary(base=50.0, fraction=0.5)
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 8}
+LONG = {"max_position_embeddings": 256}
+FACTORS = {"short_factor": [1, 1.5], "long_factor": [2, 3]}
+TWICE_THE_LOGARITHM = math.sqrt(2)  # 1 + log(256 / 16) / log(16) = 2
+LONG_SCALING = LongRopeScaling(
+    short_factors=(1.0, 1.5),
+    long_factors=(2.0, 3.0),
+    original_length=16,
+    length=16,
+    amplitude=TWICE_THE_LOGARITHM,
+)
 # older and newer words for the same, and a part of the model that they make
 SPELLINGS: list[tuple[str, dict[str, Any], dict[str, Any], Any]] = [
     ("llama", {"rope_theta": 50, "rope_scaling": None}, {"rope_parameters": {"rope_theta": 50.0}}, Rotary(base=50.0)),
@@ -287,6 +310,26 @@ SPELLINGS: list[tuple[str, dict[str, Any], dict[str, Any], Any]] = [
     ),
     ("glm", {}, {"partial_rotary_factor": 0.5}, Rotary(layout="interleaved", fraction=0.5)),
     ("stablelm", {"partial_rotary_factor": None}, {"partial_rotary_factor": 1.0}, Rotary()),
+    (
+        "phi3",
+        LONG | {"original_max_position_embeddings": 16, "rope_scaling": FACTORS | {"type": "su"}},
+        LONG
+        | {"original_max_position_embeddings": 16}
+        | {"rope_parameters": FACTORS | {"rope_type": "longrope", "attention_factor": TWICE_THE_LOGARITHM}},
+        Rotary(scaling=LONG_SCALING),
+    ),
+    (
+        "llama",
+        {"rope_scaling": FACTORS | {"type": "longrope", "original_max_position_embeddings": 16, "factor": 16}},
+        LONG | {"rope_parameters": FACTORS | {"rope_type": "longrope", "original_max_position_embeddings": 16}},
+        Rotary(scaling=LONG_SCALING),
+    ),
+    (
+        "qwen2",
+        {"max_position_embeddings": 64, "rope_scaling": {"type": "dynamic", "factor": 2}},
+        {"max_position_embeddings": 64, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+        Rotary(scaling=DynamicScaling(factor=2.0, original_length=64, length=64)),
+    ),
     ("phi3", {"rope_scaling": None, "rope_theta": 50}, {"rope_parameters": {"rope_theta": 50}}, Rotary(base=50.0)),
     (
         "gpt_neox",
@@ -334,8 +377,11 @@ def test_gemma3_has_one_position_scheme_where_all_layers_are_of_one_type() -> No
 
 
 HALF = {"partial_rotary_factor": 0.5}
+SHORT_ONES = {"rope_type": "longrope", "short_factor": [1, 1.5], "original_max_position_embeddings": 16}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2}}, r"rope_scaling\.type is \"dynamic\": .*yarn"),
+    ("llama", {"rope_scaling": {"type": "mrope"}}, r"rope_scaling\.type is \"mrope\": .*yarn, longrope, dynamic"),
+    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2}}, "max_position_embeddings is missing"),
+    ("llama", LONG | {"rope_parameters": SHORT_ONES}, r"rope_parameters\.long_factor is null: .*one for each pair"),
     ("hunyuan_v1_dense", {"rope_scaling": {"type": "dynamic", "factor": 2}}, r"rope_scaling\.alpha is missing"),
     ("hunyuan_v1_dense", {"rope_scaling": {"type": "dynamic", "alpha": 0}}, r"\.alpha is 0: it should be above 0"),
     ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "beta_fast": 3}}, r"\.beta_fast is 3: "),
@@ -385,8 +431,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("falcon", {"apply_residual_connection_post_layernorm": True}, "post_layernorm is true: only false"),
     ("cohere", {"use_qk_norm": True}, "use_qk_norm is true: only false is implemented"),
-    ("phi3", {"rope_scaling": {"type": "su"}}, r"rope_scaling\.type is \"su\": only \"default\""),
-    ("phi3", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, r"\.rope_type is \"yarn\": only \"default\""),
+    ("phi3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, r"\.rope_type is \"linear\": .*longrope"),
     ("ministral", {"sliding_window": None, "layer_types": ["sliding_attention"] * 4}, "layer 0 has a window, but"),
     ("opt", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is false: only true"),
     (
@@ -535,6 +580,17 @@ TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
         *("LlamaForCausalLM", LIKE_LLAMA),
         {"attention": DotProduct(), "feed_forward_bias": True, "share_target_output": False}
         | {"positions": Rotary(scaling=LLAMA3_OF_ITS_OWN)},
+    ),
+    "llama, dynamic": (
+        *("LlamaForCausalLM", LIKE_LLAMA),
+        {"positions": Rotary(scaling=DynamicScaling(factor=3.0, original_length=16, length=16))},
+    ),
+    "phi3, longrope": (
+        *("Phi3ForCausalLM", LIKE_LLAMA),
+        {
+            "attention": DotProduct(num_kv_heads=2, bias=False, d_key=8),
+            "positions": Rotary(fraction=0.5, scaling=LONG_SCALING),
+        },
     ),
     "llama, yarn": ("LlamaForCausalLM", LIKE_LLAMA, {"positions": Rotary(scaling=YARN_OF_ITS_OWN)}),
     "heads that do not divide": (

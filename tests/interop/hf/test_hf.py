@@ -18,6 +18,7 @@ from flaxformer_lite.interop.exporting import export
 from flaxformer_lite.interop.hf.decoding import generation_config, special_ids
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
 from flaxformer_lite.interop.hf.sentence import weight_files, without_dense
+from flaxformer_lite.interop.options import replaced
 from tests.support.hf_folders import DATA, fixture, imported, refused
 from tests.support.quick import quick
 
@@ -26,7 +27,15 @@ QUICK = {
     *("bart/scaled", "bert/pretraining", "distilbert/sinusoidal", "gemma/untied_bias", "gemma2/plain"),
     *("gemma3/scaled", "gpt2/untied", "llama/gqa_llama3", "m2m_100/odd_width", "marian/separate", "mbart/fifty"),
     *("embeddinggemma/two_dense", "minilm/mean", "mistral/window", "qwen2/hub_window", "qwen3/window"),
-    *("hunyuan/hub_layout", "phi3/part_window", "glm/plain", "glm4/whole_tied", "starcoder2/window_untied"),
+    *(
+        "hunyuan/hub_layout",
+        "phi3/part_window",
+        "phi3/longrope_long",
+        "llama/dynamic",
+        "glm/plain",
+        "glm4/whole_tied",
+        "starcoder2/window_untied",
+    ),
     *("stablelm/bias_part", "helium/bias_tied", "ernie4_5/bias_untied", "seed_oss/out_bias", "ministral/mixed"),
     *("gpt_neo/local_untied", "opt/norms_after", "xglm/odd_untied"),
     "exaone4/plain",
@@ -61,7 +70,7 @@ QUICK = {
 COMPUTED = {
     *("bert/pretraining", "gemma2/plain", "hunyuan/hub_layout", "m2m_100/odd_width", "umt5/deep_decoder"),
     *("electra/discriminator", "nomic_bert/masked_lm", "mpnet/masked_lm", "falcon/grouped"),
-    *("deberta_v2/hub_layout", "opt/narrow", "albert/pretraining"),
+    *("deberta_v2/hub_layout", "opt/narrow", "albert/pretraining", "phi3/longrope_long"),
 }
 """Those whose outputs the fast suite computes, of an encoder, a decoder, and both with and without position tables; the others are
 slow tests."""
@@ -75,7 +84,14 @@ def variants() -> list[str]:
 
 
 def answer(found: Imported, given: dict[str, np.ndarray]) -> ModelOutput:
-    return forward(Transformer(found.model), {"params": found.params}, found.decode, **given)
+    """What the model says. The library chooses a rotation by the longest text of a call, and we by a setting."""
+    model, width = found.model, given["input_ids"].shape[1]
+    scaling = getattr(model.positions, "scaling", None)
+    if scaling is not None and scaling.length is not None and scaling.length < width:
+        with pytest.raises(ValueError, match=f"max_positions is {scaling.length}|between 0 and {scaling.length - 1}"):
+            forward(Transformer(model), {"params": found.params}, found.decode, **given)
+        model = replaced(model, {"positions.scaling.length": width})
+    return forward(Transformer(model), {"params": found.params}, found.decode, **given)
 
 
 def worst(found: ModelOutput, expected: dict[str, np.ndarray], masks: dict[str, np.ndarray]) -> float:
