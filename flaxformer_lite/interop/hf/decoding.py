@@ -115,7 +115,7 @@ def known_ids(options: Options, name: str, value: Any, size: int, notes: list[st
 
     Raises: ValueError for another value of the option.
     """
-    ids = tuple(value) if isinstance(value, list) else () if value is None else (value,)
+    ids = tuple(value) if isinstance(value, list | tuple) else () if value is None else (value,)
     if value == [] or any(type(i) is not int for i in ids):
         raise options.wrong(name, "it should be a token id, or a list of such, or null for none")
     if outside := [str(i) for i in ids if not -1 <= i < size]:

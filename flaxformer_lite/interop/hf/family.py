@@ -78,6 +78,8 @@ class Family:
     """The start of the names of the base model's tensors, dot included; empty where the tensors have no prefix."""
     base: str
     """The class of the base model, which is saved without the prefix."""
+    answers_prefix: str = ""
+    """The prefix in files of the class that finds answers, if it is another."""
     special: UsualIds = UsualIds()
     """The special ids where `config.json` has none."""
     head_prefixes: tuple[str, ...] = ()
@@ -125,7 +127,10 @@ class Family:
         tensors = {}
         bare = self.prefix and not any(name.startswith(self.prefix) for name in weights)
         for name, x in weights.items():
-            name = self.prefix + name if bare and not name.startswith(self.head_prefixes) else name
+            if self.answers_prefix and name.startswith(self.answers_prefix):
+                name = self.prefix + name.removeprefix(self.answers_prefix)
+            elif bare and not name.startswith(self.head_prefixes):
+                name = self.prefix + name
             tensors[name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")] = x
         for end, value in (("weight", 1), ("bias", 0)):
             if self.unused_norm and f"{self.like_unused}.{end}" in tensors:
@@ -162,9 +167,14 @@ class Family:
         """Returns the tensors under the names that the class saves them with, without the norm that it does not have."""
         if self.unused_norm:
             weights = {name: x for name, x in weights.items() if not name.startswith(f"{self.unused_norm}.")}
-        if architecture != self.base:
+        finds_answers = architecture.endswith(ANSWERING) and self.answers_prefix
+        if architecture != self.base and not finds_answers:
             return dict(weights)
-        return {name.removeprefix(self.prefix): x for name, x in weights.items()}
+        prefix = self.answers_prefix if finds_answers else ""
+        return {
+            prefix + name.removeprefix(self.prefix) if name.startswith(self.prefix) else name: x
+            for name, x in weights.items()
+        }
 
 
 # Ignorable tensors ----------------------------------------------------------------------------------------------------

@@ -507,18 +507,30 @@ def family(
     *entries: Entry,
     table: Table = TABLE,
     layer: Mapping[str, str] = LAYER,
+    answers: str = "",
 ) -> Family:
     """Returns a family of Llama's shape. Nearly all name their classes alike, so that the start of the names is enough.
 
-    `table` has the options before `entries`, `layer` the names within a layer.
+    `table` has the options before `entries`, `layer` the names within a layer, `answers` the prefix of the class that finds
+    answers; empty: the library has no such class.
     """
     if isinstance(classes, str):
-        classes = classes_of(classes, "ForCausalLM")._replace(of_answers="")
+        classes = classes_of(classes, "ForCausalLM")
+        classes = classes if answers else classes._replace(of_answers="")
     unused = never_read(
         r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq", "unused: rotary positions follow from the config"
     )
-    names, length = stack_names(layer), "max_position_embeddings"
-    return decoder_family(model_type, classes, special, template, (*table, *entries), names, unused, length=length)
+    return decoder_family(
+        model_type,
+        classes,
+        special,
+        template,
+        (*table, *entries),
+        stack_names(layer),
+        unused,
+        length="max_position_embeddings",
+        answers_prefix=answers,
+    )
 
 
 def read_window(options: Options, name: str, default: int | None) -> SlidingWindow | None:
@@ -529,6 +541,8 @@ def read_window(options: Options, name: str, default: int | None) -> SlidingWind
 
 WINDOW = option("sliding_window", "sliding_window", kind=Kind(read_window, lambda window: window and window.size))
 ENDS = UsualIds(bos=1, eos=2)
+OLDER_PREFIX = "transformer."
+"""The prefix of most classes that find answers: the library keeps the one of its first releases."""
 HUNYUAN = replaced(
     TEMPLATE,
     {
@@ -581,6 +595,7 @@ FAMILIES = (
         ACTIVATION,
         ROTARY,
         HEADS_DIVIDE,
+        answers=OLDER_PREFIX,
     ),
     family(
         "mistral",
@@ -590,6 +605,7 @@ FAMILIES = (
         ACTIVATION,
         ROTARY,
         WINDOW,
+        answers="model.",
     ),
     family(
         "qwen2",
@@ -599,6 +615,7 @@ FAMILIES = (
         ACTIVATION,
         ROTARY,
         UPPER_WINDOWS,
+        answers=OLDER_PREFIX,
     ),
     family(
         "qwen3",
@@ -611,6 +628,7 @@ FAMILIES = (
         ACTIVATION,
         ROTARY,
         UPPER_WINDOWS,
+        answers=OLDER_PREFIX,
     ),
     family(
         "hunyuan_v1_dense",

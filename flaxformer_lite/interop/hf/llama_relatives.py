@@ -76,7 +76,7 @@ GLM = replaced(
         "positions": Rotary(layout="interleaved", fraction=0.5),
     },
 )
-GLM_IDS = UsualIds(pad=151329, eos=151329)
+GLM_IDS = UsualIds(pad=151329, eos=(151329, 151336, 151338))
 GLM_ENTRIES = (option("attention_bias", "attention.bias"), llama.ACTIVATION, PARTIAL_ROTARY)
 GLM4_NORMS = {
     "attention_pre_norm": "input_layernorm",
@@ -243,6 +243,7 @@ FAMILIES = (
         option("residual_dropout", "dropout.residual_rate"),
         llama.ACTIVATION,
         ROTARY,
+        answers=llama.OLDER_PREFIX,
     ),
     family(
         "ministral",
@@ -252,5 +253,6 @@ FAMILIES = (
         llama.ACTIVATION,
         ROTARY,
         Entry(read_ministral_windows, llama.window_options),
+        answers=llama.OLDER_PREFIX,
     ),
 )

@@ -23,7 +23,7 @@ from flaxformer_lite.interop.hf.family import ClassNames, classes_of, never_read
 from flaxformer_lite.interop.hf.llama import decoder_family
 from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds, embedding_width
 from flaxformer_lite.interop.name_map import Names, prefixed
-from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
+from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option, replaced
 
 OPT = classes_of("OPT", "ForCausalLM")._replace(of_tokens="")
 XGLM = ClassNames("XGLMModel", "XGLMForCausalLM", "")
@@ -77,7 +77,7 @@ TABLE = (
     option("init_std", "positions.stddev", "initializer.stddev"),
     option("enable_bias", "attention.bias", "attention.out_bias", "feed_forward_bias"),
     Entry(read_norms, norm_options),
-    only("layer_norm_elementwise_affine", True),
+    option("layer_norm_elementwise_affine", "norm.scale", "norm.bias"),
     embedding_width("word_embed_proj_dim", of="tokens"),
 )
 

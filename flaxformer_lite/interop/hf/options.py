@@ -80,7 +80,7 @@ class UsualIds(NamedTuple):
 
     pad: int | None = None
     bos: int | None = None
-    eos: int | None = None
+    eos: int | tuple[int, ...] | None = None
     start: int | None = None
     """The first token of an encoder–decoder's answer; None: BOS."""
 

@@ -73,6 +73,7 @@ FAMILIES = (
         llama.ROTARY,
         Entry(read_layers, layer_options),
         llama.HEADS_DIVIDE,
+        answers=llama.OLDER_PREFIX,
     ),
     llama.family(
         "exaone4",
@@ -92,5 +93,6 @@ FAMILIES = (
         Entry(read_hybrid, llama.window_options),
         llama.HEADS_DIVIDE,
         layer=olmo.NORMS_AFTER | llama.ATTENTION | llama.GATED,
+        answers=llama.OLDER_PREFIX,
     ),
 )

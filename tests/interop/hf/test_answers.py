@@ -23,7 +23,7 @@ from flaxformer_lite.interop import FAMILIES, Imported, read_folder
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export, write_hf
 from flaxformer_lite.interop.hf.card import About
-from flaxformer_lite.interop.hf.family import ANSWERS
+from flaxformer_lite.interop.hf.family import ANSWERS, ClassNames
 from flaxformer_lite.interop.hf.folder import write_folder
 from flaxformer_lite.interop.importing import objective
 from tests.support import needs
@@ -47,6 +47,7 @@ CLASSES = {
     "roberta-prelayernorm": "RobertaPreLayerNormForQuestionAnswering",
     "jina_embeddings_v3": "JinaEmbeddingsV3ForQuestionAnswering",
     "gpt2": "GPT2ForQuestionAnswering",
+    "llama": "LlamaForQuestionAnswering",
 }
 
 SINES = "roformer.encoder.embed_positions.weight"
@@ -100,6 +101,20 @@ def test_a_family_without_such_a_class_is_refused() -> None:
         ValueError, match=r"^eurobert has no model like this one: objective\.kind is answer_spans, for which"
     ):
         export(model, params, FAMILIES["eurobert"], heads=(ANSWERS,))
+
+
+@needs.transformers
+@pytest.mark.slow
+def test_every_class_has_its_prefix() -> None:
+    """The library's classes that find answers have prefixes of their own, of many decoders the one of its first releases."""
+    import transformers
+
+    for family in FAMILIES.values():
+        name = f"{family.base.removesuffix('Model')}ForQuestionAnswering"
+        classes = next(iter(getattr(family.read_heads, "args", ())), None)
+        if isinstance(classes, ClassNames) and classes.of_answers:
+            prefix = getattr(transformers, name).base_model_prefix + "."
+            assert prefix == (family.answers_prefix or family.prefix), name
 
 
 @needs.transformers

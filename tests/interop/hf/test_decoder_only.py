@@ -33,6 +33,7 @@ from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.interop import FAMILIES, Options, read_folder
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export, first_fitting
+from flaxformer_lite.interop.hf.decoding import decode_config
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
 from flaxformer_lite.interop.hf.llama import layer_types
 from flaxformer_lite.interop.hf.options import finish
@@ -433,7 +434,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("cohere", {"use_qk_norm": True}, "use_qk_norm is true: only false is implemented"),
     ("phi3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, r"\.rope_type is \"linear\": .*longrope"),
     ("ministral", {"sliding_window": None, "layer_types": ["sliding_attention"] * 4}, "layer 0 has a window, but"),
-    ("opt", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is false: only true"),
     (
         "gpt_neo",
         {"attention_layers": ["local"] * 3},
@@ -452,6 +452,11 @@ def test_options_that_are_not_implemented_are_refused_by_name(
     """Those that `test_every_option.py` does not give a value."""
     with pytest.raises(ValueError, match=message):
         read(model_type, **options)
+
+
+def test_glm_ends_at_any_of_three_ids_by_default() -> None:
+    model = read("glm4", vocab_size=151552)
+    assert decode_config({}, None, model, FAMILIES["glm4"].special)[0].eos_ids == (151329, 151336, 151338)
 
 
 # Heads ----------------------------------------------------------------------------------------------------------------
@@ -666,6 +671,10 @@ TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
             "head": LanguageModelHead(scale=0.125),
             "attention": DotProduct(num_kv_heads=1, bias=False, scale=0.5),
         },
+    ),
+    "opt, norms alone": (
+        *("OPTForCausalLM", LIKE_GPT2),
+        {"norm": LayerNorm(epsilon=1e-5, bias=False, scale=False), "positions": Learned(max_positions=13, offset=2)},
     ),
     "opt, norms after": (
         *("OPTForCausalLM", LIKE_GPT2),
