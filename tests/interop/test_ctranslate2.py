@@ -229,6 +229,7 @@ def test_beams_are_equal(name: str, tmp_path: Path) -> None:
         ),
         *("helium/bias_tied", "ernie4_5/plain", "seed_oss/out_bias", "gpt_neo/plain", "opt/plain", "xglm/plain"),
         *("gpt_neox/plain", "gptj/plain", "phi/plain", "falcon/plain", "falcon/grouped", "cohere/bias_untied"),
+        "bloom/plain",
         *("smollm3/plain", "opt/narrow"),
     ],
 )

@@ -125,7 +125,7 @@ FOLDERS = [
     "granite/bias_linear",
     "granite/model",
     *("gpt_neo/answers", "opt/norms_after", "xglm/odd_untied", "gpt_neox/sequential_tied", "gptj/whole_tied"),
-    *("phi/grouped_norms", "falcon/grouped", "falcon/sequential", "cohere/bias_untied"),
+    *("phi/grouped_norms", "falcon/grouped", "falcon/sequential", "cohere/bias_untied", "bloom/untied"),
     *("deberta_v2/classification", "deberta_v2/model"),
     *("electra/discriminator", "electra/classification", "megatron_bert/pretraining", "roformer/classification"),
     *(

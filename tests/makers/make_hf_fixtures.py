@@ -418,6 +418,12 @@ def hub_phi3(tensors: dict, config: dict, generation: dict) -> None:
     config["auto_map"] = {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "x.Phi3ForCausalLM"}
 
 
+def hub_bloom(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    config.update({"n_embed": config.pop("hidden_size"), "num_attention_heads": config.pop("n_head")})
+    config.update({"offset_alibi": 100, "masked_softmax_fusion": True, "bias_dropout_fusion": True})
+
+
 def hub_olmo3(tensors: dict, config: dict, generation: dict) -> None:
     older(config)
     scaling = config.pop("rope_parameters")["full_attention"]

@@ -187,6 +187,7 @@ OF_MODELS = {
             "olmo3",
             "exaone4",
             "falcon",
+            "bloom",
         ),
         "TokenizersBackend",
     ),

@@ -48,7 +48,8 @@ XGLM = {"vocab_size": 41, "d_model": 12, "attention_heads": 3, "num_layers": 4, 
 NEOX = SIZES | {"rotary_pct": 0.5}
 FALCON = {name: size for name, size in SIZES.items() if name != "intermediate_size"}
 OTHER_WORDS = {"gpt2": GPT2, "gpt_neo": NEO, "opt": OPT, "xglm": XGLM, "gpt_neox": NEOX, "falcon": FALCON}
-OTHER_WORDS |= {"gptj": GPT2 | {"rotary_dim": 4}}
+BLOOM = {"vocab_size": 41, "hidden_size": 12, "n_head": 3, "n_layer": 4}
+OTHER_WORDS |= {"gptj": GPT2 | {"rotary_dim": 4}, "bloom": BLOOM}
 DECODERS = (
     *(
         "gpt2",
@@ -70,7 +71,7 @@ DECODERS = (
     "olmo2",
     "olmo",
     "granite",
-    *("gpt_neox", "gptj", "phi", "falcon", "cohere"),
+    *("gpt_neox", "gptj", "phi", "falcon", "cohere", "bloom"),
 )
 
 
@@ -106,6 +107,7 @@ SAY_NOTHING = {
         "layerdrop",
     ),
     *("decoder_start_token_id", "gradient_checkpointing", "rotary", "ff_factor"),
+    *("slow_but_exact", "offset_alibi", "masked_softmax_fusion", "bias_dropout_fusion"),
 }
 """Options that no number of the model depends on."""
 
@@ -137,6 +139,7 @@ SAY_NOTHING_HERE = {
     "attn_logit_softcapping": lambda config: config["model_type"] == "gemma3_text",
     **dict.fromkeys(("n_head", "n_layer", "attention_dropout"), lambda config: config["model_type"] == "falcon"),
     "n_positions": lambda config: config["model_type"] == "gptj",
+    "hidden_size": lambda config: "n_embed" in config,
     "scale_attn_weights": lambda config: config["model_type"] == "gptj",
     "multi_query": lambda config: config["new_decoder_architecture"],
     "num_kv_heads": lambda config: config["multi_query"] and not config["new_decoder_architecture"],
@@ -339,6 +342,7 @@ SPELLINGS: list[tuple[str, dict[str, Any], dict[str, Any], Any]] = [
         HALF_OF_50,
     ),
     ("gptj", {"rotary_dim": 2}, {"rotary_dim": 2, "n_inner": 48}, Rotary(layout="interleaved", fraction=0.5)),
+    ("bloom", {"n_embed": 12, "hidden_size": 6, "num_attention_heads": 3}, {"slow_but_exact": True}, ALiBi()),
     ("falcon", {"rope_theta": 50}, {"rope_parameters": {"rope_theta": 50.0}}, Rotary(base=50.0)),
     ("cohere", {}, {"rope_theta": 5e5}, Rotary(base=5e5, layout="interleaved")),
     ("ministral", {"sliding_window": 4096}, {"layer_types": ["sliding_attention"] * 4}, Rotary()),
@@ -434,6 +438,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("cohere", {"use_qk_norm": True}, "use_qk_norm is true: only false is implemented"),
     ("phi3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, r"\.rope_type is \"linear\": .*longrope"),
     ("ministral", {"sliding_window": None, "layer_types": ["sliding_attention"] * 4}, "layer 0 has a window, but"),
+    ("bloom", {"apply_residual_connection_post_layernorm": True}, "post_layernorm is true: only false"),
     (
         "gpt_neo",
         {"attention_layers": ["local"] * 3},
@@ -672,6 +677,7 @@ TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
             "attention": DotProduct(num_kv_heads=1, bias=False, scale=0.5),
         },
     ),
+    "bloom, slopes": ("BloomForCausalLM", LIKE_GPT2, {"positions": ALiBi(), "embedding_norm": True, "d_ff": 48}),
     "opt, norms alone": (
         *("OPTForCausalLM", LIKE_GPT2),
         {"norm": LayerNorm(epsilon=1e-5, bias=False, scale=False), "positions": Learned(max_positions=13, offset=2)},

@@ -37,7 +37,7 @@ QUICK = {
         "starcoder2/window_untied",
     ),
     *("stablelm/bias_part", "helium/bias_tied", "ernie4_5/bias_untied", "seed_oss/out_bias", "ministral/mixed"),
-    *("gpt_neo/local_untied", "opt/norms_after", "xglm/odd_untied"),
+    *("gpt_neo/local_untied", "opt/norms_after", "bloom/plain", "xglm/odd_untied"),
     "exaone4/plain",
     "smollm3/bias_window",
     "olmo3/two_rotaries",

@@ -49,6 +49,7 @@ TIED: dict[str, tuple[tuple[str, ...], ...]] = {
     **dict.fromkeys(("gpt2/tied", "gpt_neo/plain"), (("lm_head.weight", "transformer.wte.weight"),)),
     "gpt_neox/sequential_tied": (("embed_out.weight", "gpt_neox.embed_in.weight"),),
     "gptj/whole_tied": (("lm_head.weight", "transformer.wte.weight"),),
+    "bloom/plain": (("lm_head.weight", "transformer.word_embeddings.weight"),),
     "falcon/plain": (("lm_head.weight", "transformer.word_embeddings.weight"),),
     **dict.fromkeys(("phi/grouped_norms", "cohere/plain", "stablelm/parallel"), LLAMA),
     "opt/plain": (("lm_head.weight", "model.decoder.embed_tokens.weight"),),
