@@ -47,7 +47,7 @@ class WeightName(NamedTuple):
     path: str
     """Our path, parts joined by `/`."""
     names: tuple[str, ...]
-    """Their name; of a parameter of a stack one name for each layer, first layer first."""
+    """Their name; of a parameter of a stack one name for each layer, or for each head of each layer, first layer first."""
     layout: Layout = Layout.SAME
     part: slice | np.ndarray | None = None
     """Our part of the last axis of their array in our layout, a slice or indices, where they fuse several parameters."""
@@ -72,7 +72,8 @@ Names = Mapping[str, str | Tensor]
 
 key      the path of a module, or of one parameter. `{query,key}` stands for several paths: their array holds our outputs one after
          the other. `{query|key|value}`: it holds them by key/value head, the queries that read it, its key and its value
-value    their name of the module, without the ends of `Leaves`, or of the parameter. `{i}` stands for the layer's number, from 0
+value    their name of the module, without the ends of `Leaves`, or of the parameter. `{i}` stands for the layer's number, from 0,
+         `{n}` for the head's, where each head has an array of its own
 """
 
 
@@ -118,7 +119,9 @@ def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list
                 places = slice(start, stop) if groups == 1 else columns[:, start:stop].ravel()
                 weight = WeightName(path, (name,), layout, places if len(modules) > 1 else None)
                 if weight.stacked:
-                    weight = weight._replace(names=tuple(name.replace("{i}", str(i)) for i in range(shapes[path][0])))
+                    layers, heads = range(shapes[path][0]), range(shapes[path][1] if "{n}" in name else 1)
+                    numbered = (name.replace("{i}", str(i)).replace("{n}", str(n)) for i in layers for n in heads)
+                    weight = weight._replace(names=tuple(numbered))
                 weights.append(weight)
                 start = stop
     return weights
@@ -192,11 +195,11 @@ def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) 
         raise ValueError("; ".join(reasons) + f": {why}")
     if damaged := listed("with a NaN or an infinity", (name for name in wanted if not is_finite(weights[name]))):
         raise ValueError(f"{damaged}: the file is damaged, or its training failed; get another copy")
-    params = {}
+    params, shapes = {}, our_shapes(model)
     for weight in names:
         ours = [weight.layout.to_ours(np.asarray(weights[name], np.float32)) for name in weight.names]
         ours = ours if weight.part is None else [x[..., weight.part] for x in ours]
-        params[weight.path] = np.stack(ours) if weight.stacked else ours[0]
+        params[weight.path] = np.stack(ours).reshape(shapes[weight.path]) if weight.stacked else ours[0]
     return unflatten_dict(params, sep="/")
 
 
@@ -214,6 +217,8 @@ def from_params(params: PyTree, names: Sequence[WeightName]) -> Tensors:
     layouts = {name: weight.layout for weight in names for name in weight.names}
     for weight in names:
         array = np.asarray(flat[weight.path])
+        if weight.stacked and len(weight.names) != len(array):
+            array = array.reshape(len(weight.names), *array.shape[2:])
         for name, x in zip(weight.names, array if weight.stacked else (array,), strict=True):
             parts.setdefault(name, []).append((weight.part, x))
     return {name: layouts[name].to_theirs(fused(columns)) for name, columns in parts.items()}

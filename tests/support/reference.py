@@ -160,7 +160,7 @@ def attention(
 ) -> tuple:
     """Output `[T, D]` and weights `[N, T, S]`; `allowed` and `bias` are `[N, T, S]`.
 
-    `row_norm(row, params)` normalises all heads of a query or key together, `qk_norm(head, params)` a head, and
+    `row_norm(row, params)` normalises all heads of a query or key together, `qk_norm(head, params, n)` head n, and
     `turn(head, position)` then turns it.
     """
     queries, keys, values = (
@@ -176,7 +176,7 @@ def attention(
 
     def head_of(name: str, rows: np.ndarray, position: int, n: int) -> np.ndarray:
         head = rows[position, n * d_key : (n + 1) * d_key]
-        return turn(qk_norm(head, params.get(f"{name}_norm")), position)
+        return turn(qk_norm(head, params.get(f"{name}_norm"), n), position)
 
     weights = np.zeros((num_heads, len(queries), len(keys)))
     outputs = []

@@ -23,9 +23,9 @@ from flaxformer_lite.core.model.config import (
 )
 from flaxformer_lite.core.model.positions import (
     ALiBi,
+    DynamicScaling,
     FixedTable,
     Learned,
-    DynamicScaling,
     LinearScaling,
     Llama3Scaling,
     LongRopeScaling,
@@ -114,7 +114,7 @@ DECODERS = {
     "rotary_window_caps": ModelConfig(
         d_model=7,
         num_heads=3,
-        attention=DotProduct(d_key=7, scale=0.7, soft_cap=1.3, qk_norm=LayerNorm()),
+        attention=DotProduct(d_key=7, scale=0.7, soft_cap=1.3, qk_norm=LayerNorm(), qk_norm_width="each_head"),
         sliding_window=SlidingWindow(size=WINDOW),
         residual=Residual(branches="parallel_one_norm"),
         positions=Rotary(layout="interleaved", fraction=0.7, base=37.0, scaling=LinearScaling(factor=1.7)),
@@ -259,8 +259,13 @@ def qk_norm(attention) -> dict:
         return {}
     place = "row_norm" if attention.qk_norm_width == "all_heads" else "qk_norm"
     if isinstance(norm, RMSNorm):
-        return {place: lambda head, params: reference.rms_norm(head, norm.offset + params["scale"])}
-    return {place: lambda head, params: reference.layer_norm(head, params["scale"], params["bias"])}
+        return {place: lambda head, params, *_: reference.rms_norm(head, norm.offset + params["scale"])}
+    each = attention.qk_norm_width == "each_head"
+
+    def layer_norm(head, params, n) -> np.ndarray:
+        return reference.layer_norm(head, *(params[name][n] if each else params[name] for name in ("scale", "bias")))
+
+    return {place: layer_norm}
 
 
 def slow_positions(config: ModelConfig) -> dict:

@@ -127,8 +127,9 @@ class Attention(Checked, at="model.attention"):
     """Bend scores to stay within plus and minus this number, `cap * tanh(score / cap)`; None: do not."""
     qk_norm: OptionalNorm = None
     """Norm of queries and keys, over each head or all; None: no norm."""
-    qk_norm_width: Literal["head", "all_heads"] = "head"
-    """Elements that `qk_norm` normalises together: those of a head (Qwen3, Gemma 3), or of all heads (OLMo 2)."""
+    qk_norm_width: Literal["head", "each_head", "all_heads"] = "head"
+    """Elements that `qk_norm` normalises together: those of a head (Qwen3, Gemma 3), or of all heads (OLMo 2).
+    each_head: those of a head, with parameters of its own for each head (StableLM 2 12B, Command R+)."""
     qk_norm_place: Literal["before_rotation", "after_rotation"] = "before_rotation"
     """Place of `qk_norm` and rotary positions: the norm before the rotation (Qwen3, Gemma 3), or after it (Hunyuan)."""
     masking: Masking = EXCLUDE
@@ -475,8 +476,11 @@ class MultiHeadAttention(nn.Module):
         self.key = dense(v.width(heads.num_kv_heads, heads.d_key), v.bias)
         self.value = dense(v.width(heads.num_kv_heads, heads.d_value), v.bias)
         self.out = dense(self.d_model, v.bias if v.out_bias is None else v.out_bias)
-        self.query_norm = None if v.qk_norm is None else Normalize(v.qk_norm)
-        self.key_norm = None if v.qk_norm is None else Normalize(v.qk_norm)
+        each = v.qk_norm_width == "each_head"
+        self.query_norm, self.key_norm = (
+            None if v.qk_norm is None else Normalize(v.qk_norm, number if each else None)
+            for number in (self.num_heads, heads.num_kv_heads)
+        )
         if isinstance(v, Disentangled) and not v.share_projections:
             self.relative_query = dense(v.width(self.num_heads, heads.d_key), v.bias)
             self.relative_key = dense(v.width(self.num_heads, heads.d_key), v.bias)

@@ -30,7 +30,7 @@ def centred(x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
 
 @functools.partial(jax.checkpoint, static_argnums=3, prevent_cse=False)
 def layer_norm(
-    x: Float[Array, "*B D"], scale: Float[Array, "D"] | None, bias: Float[Array, "D"] | None, epsilon: float
+    x: Float[Array, "*B D"], scale: Float[Array, "*N D"] | None, bias: Float[Array, "*N D"] | None, epsilon: float
 ) -> Float[Array, "*B D"]:
     """Returns `scale * (x - mean) / sqrt(var + epsilon) + bias` over the last axis, with the biased variance.
 
@@ -43,7 +43,7 @@ def layer_norm(
 
 
 @functools.partial(jax.checkpoint, static_argnums=2, prevent_cse=False)
-def rms_norm(x: Float[Array, "*B D"], scale: Float[Array, "D"], epsilon: float) -> Float[Array, "*B D"]:
+def rms_norm(x: Float[Array, "*B D"], scale: Float[Array, "*N D"], epsilon: float) -> Float[Array, "*B D"]:
     """Returns `scale * x / sqrt(mean(x^2) + epsilon)` over the last axis.
 
     Reference: Zhang and Sennrich 2019, arXiv:1910.07467, section 3.
@@ -54,7 +54,7 @@ def rms_norm(x: Float[Array, "*B D"], scale: Float[Array, "D"], epsilon: float) 
 
 @functools.partial(jax.checkpoint, static_argnums=3, prevent_cse=False)
 def deviation_norm(
-    x: Float[Array, "*B D"], scale: Float[Array, "D"], bias: Float[Array, "D"], epsilon: float
+    x: Float[Array, "*B D"], scale: Float[Array, "*N D"], bias: Float[Array, "*N D"], epsilon: float
 ) -> Float[Array, "*B D"]:
     """Returns `scale * (x - mean) / (std + epsilon) + bias` over the last axis, with the unbiased deviation (divisor D - 1).
 
@@ -132,13 +132,15 @@ class DeviationNorm(BaseNorm):
 
 
 class Normalize(nn.Module):
-    """Module for a norm, with the norm's parameters: usually `scale` `[D]` and `bias` `[D]`."""
+    """Module for a norm, with the norm's parameters: usually `scale` `[D]` and `bias` `[D]`, of N heads `[N, D]`."""
 
     norm: BaseNorm
+    num_heads: int | None = None
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        return self.norm(x, self.param)
+        heads = () if self.num_heads is None else (self.num_heads,)
+        return self.norm(x, lambda name, init, shape, dtype: self.param(name, init, (*heads, *shape), dtype))
 
 
 Norm = LayerNorm | RMSNorm | DeviationNorm

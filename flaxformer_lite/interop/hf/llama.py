@@ -15,6 +15,7 @@ from flaxformer_lite.core.model import (
     PRE_NORM,
     DotProduct,
     DropoutRates,
+    LayerNorm,
     ModelConfig,
     Normal,
     Pooler,
@@ -389,6 +390,17 @@ def parallel_residual(branches: str) -> Entry:
         lambda ours: ours == branches,
     )
     return option("use_parallel_residual", "residual.branches", kind=kind)
+
+
+def norms_of_heads(name: str) -> Entry:
+    """Returns the entry of an option that is true where each head of queries and keys has a norm of its own."""
+
+    def read(options: Options, draft: Draft) -> None:
+        if options.flag(name, False):
+            draft["attention.qk_norm"] = LayerNorm(epsilon=draft["norm.epsilon"], bias=False)
+            draft["attention.qk_norm_width"] = "each_head"
+
+    return Entry(read, lambda model: {name: model.attention.qk_norm is not None})
 
 
 def check_heads_divide(model: ModelConfig) -> dict[str, Any]:

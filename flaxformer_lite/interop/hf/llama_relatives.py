@@ -19,7 +19,6 @@ from flaxformer_lite.interop.options import (
     Entry,
     Options,
     ignored,
-    only,
     option,
     replaced,
     required,
@@ -182,9 +181,14 @@ FAMILIES = (
         PARTIAL_ROTARY,
         USUAL_WIDTH,
         llama.parallel_residual("parallel_one_norm"),
-        only("qk_layernorm", False),
+        llama.norms_of_heads("qk_layernorm"),
         ignored("hidden_dropout", "auto_map"),  # the rate is that of feed-forward layers only
         table=SIZES,
+        layer=llama.LAYER
+        | {
+            "attention/query_norm": "self_attn.q_layernorm.norms.{n}",
+            "attention/key_norm": "self_attn.k_layernorm.norms.{n}",
+        },
     ),
     family(
         "helium",

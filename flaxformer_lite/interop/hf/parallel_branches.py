@@ -307,7 +307,7 @@ FAMILIES = (
         option("logit_scale", "head.scale"),
         USUAL_WIDTH,
         ROTARY,
-        only("use_qk_norm", False),
+        llama.norms_of_heads("use_qk_norm"),
         table=SIZES,
         layer=ONE_NORM | llama.ATTENTION | llama.GATED,
     ),

@@ -49,8 +49,8 @@ SHAPES = {
     "head_layer_norms_and_cap": (7, 3, DotProduct(d_key=5, soft_cap=0.7, qk_norm=LayerNorm()), None),
 }
 HEAD_NORMS = {
-    "head_norms": lambda head, params: reference.rms_norm(head, params["scale"]),
-    "head_layer_norms_and_cap": lambda head, params: reference.layer_norm(head, params["scale"], params["bias"]),
+    "head_norms": lambda head, params, *_: reference.rms_norm(head, params["scale"]),
+    "head_layer_norms_and_cap": lambda head, params, *_: reference.layer_norm(head, params["scale"], params["bias"]),
 }
 CASES = [
     *((shape, "no_mask", "no_bias") for shape in SHAPES),

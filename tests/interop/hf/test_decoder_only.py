@@ -417,7 +417,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"partial_rotary_factor": 0.3},
         r"partial_rotary_factor is 0\.3: an even number of a head's 4 elements",
     ),
-    ("stablelm", HALF | {"qk_layernorm": True}, "qk_layernorm is true: only false"),
     ("stablelm", HALF | {"head_dim": 8}, "head_dim is 8: only 4"),
     ("gpt_neox", {"rotary_pct": 0.3}, r"rotary_pct is 0\.3: an even number of a head's 4 elements"),
     ("gptj", {"rotary_dim": 3}, "rotary_dim is 3: it should be even and at most the width of a head, .* = 4"),
@@ -435,7 +434,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "num_kv_heads is 1: only 3 goes with this num_attention_heads",
     ),
     ("falcon", {"apply_residual_connection_post_layernorm": True}, "post_layernorm is true: only false"),
-    ("cohere", {"use_qk_norm": True}, "use_qk_norm is true: only false is implemented"),
     ("phi3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, r"\.rope_type is \"linear\": .*longrope"),
     ("ministral", {"sliding_window": None, "layer_types": ["sliding_attention"] * 4}, "layer 0 has a window, but"),
     ("bloom", {"apply_residual_connection_post_layernorm": True}, "post_layernorm is true: only false"),
@@ -554,6 +552,7 @@ LLAMA3_OF_ITS_OWN = Llama3Scaling(factor=3.0, low_frequency_factor=2.0, high_fre
 YARN_OF_ITS_OWN = YarnScaling(
     factor=3.0, fast_turns=8.0, slow_turns=2.0, original_length=16, whole_pairs=False, amplitude=1.5
 )
+NORMED_HEADS = DotProduct(num_kv_heads=2, bias=False, qk_norm=LayerNorm(bias=False), qk_norm_width="each_head")
 AROUND_ONE = RMSNorm(epsilon=1e-3, offset=1.0)
 LIKE_GEMMA = dataclasses.replace(LIKE_LLAMA, norm=AROUND_ONE, activation="geglu_tanh", scale_embeddings=True)
 LIKE_GEMMA2 = dataclasses.replace(
@@ -717,6 +716,12 @@ TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
         {"norm": LayerNorm(bias=False), "residual": ONE_NORM, "head": LanguageModelHead(scale=0.3)}
         | {"positions": Rotary(layout="interleaved")},
     ),
+    "cohere, norms of heads": (
+        *("CohereForCausalLM", LIKE_LLAMA),
+        {"norm": LayerNorm(bias=False), "residual": ONE_NORM, "attention": NORMED_HEADS}
+        | {"positions": Rotary(layout="interleaved"), "share_target_output": False},
+    ),
+    "stablelm, norms of heads": ("StableLmForCausalLM", LIKE_LLAMA, {"norm": LayerNorm(), "attention": NORMED_HEADS}),
     "stablelm, one norm": ("StableLmForCausalLM", LIKE_LLAMA, {"norm": LayerNorm(), "residual": ONE_NORM}),
     "gemma": ("GemmaForCausalLM", LIKE_GEMMA, {}),
     "gemma2": ("Gemma2ForCausalLM", LIKE_GEMMA2, {"attention": DotProduct(scale=7**-0.5, soft_cap=3.0)}),
