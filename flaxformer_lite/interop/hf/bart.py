@@ -83,11 +83,11 @@ STACKS = (
     option("activation_dropout", "dropout.feed_forward_rate"),
     option("scale_embedding", "scale_embeddings"),
     only("add_bias_logits", False),
-    only("do_blenderbot_90_layernorm", False),
     ignored("force_bos_token_to_be_generated"),
     ignored("extra_pos_embeddings"),  # no release reads it: where there is a table, its shape has to fit
 )
-POST_NORM_ONLY = only("normalize_before", False), only("add_final_layer_norm", False)
+NO_BLENDERBOT = only("do_blenderbot_90_layernorm", False)
+POST_NORM_ONLY = only("normalize_before", False), only("add_final_layer_norm", False), NO_BLENDERBOT
 
 
 def read_tables(base: str, options: Options, draft: Draft, tensors: Arrays) -> None:
@@ -149,7 +149,7 @@ TABLE = (
     option("init_std", "positions.stddev", "initializer.stddev"),
     # Only separate tables need the option: a head of its own is known by its tensor.
     Entry(write=lambda model: {"tie_word_embeddings": model.share_source_target}),
-    only("normalize_embedding", True),
+    Entry(lambda options, draft: options.only("normalize_embedding", draft["embedding_norm"])),
     only("static_position_embeddings", False),
 )
 

@@ -13,7 +13,7 @@ from typing import Any
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.hf.decoding import HARMLESS as GENERATION_HARMLESS
-from flaxformer_lite.interop.hf.decoding import NEUTRAL
+from flaxformer_lite.interop.hf.decoding import NEUTRAL, SKIPPED
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS
 from flaxformer_lite.interop.name_map import Arrays
@@ -105,7 +105,7 @@ def carried_generation(
     theirs = origin.get("generation")
     if theirs is None:
         theirs = {name: x for name, x in origin.get("config", {}).items() if name in GENERATION}
-    names = {*NEUTRAL, *GENERATION_HARMLESS, *SPECIAL_IDS} - {*PROGRAM, *dropped}
+    names = {*NEUTRAL, SKIPPED, *GENERATION_HARMLESS, *SPECIAL_IDS} - {*PROGRAM, *dropped}
     if alone and "max_new_tokens" not in written:
         names.add("max_length")
     return {name: value for name, value in theirs.items() if name in names} | dict(written)

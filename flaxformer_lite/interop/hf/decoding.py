@@ -18,7 +18,6 @@ NEUTRAL: dict[str, Any] = {
     "typical_p": 1.0,
     "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0,
-    "encoder_no_repeat_ngram_size": 0,
     "encoder_repetition_penalty": 1.0,
     "exponential_decay_length_penalty": None,
     "begin_suppress_tokens": [],
@@ -32,6 +31,8 @@ NEUTRAL: dict[str, Any] = {
 }
 """Options of decoding that are not implemented, and the value that turns them off."""
 
+SKIPPED = "encoder_no_repeat_ngram_size"
+"""An option of decoding that is left out with a note, and stays in an export."""
 HARMLESS = (
     *("transformers_version", "_from_model_config", "use_cache", "cache_implementation", "cache_config", "max_time"),
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
@@ -87,6 +88,8 @@ def decode_config(
     for name, value in NEUTRAL.items():
         options.only(name, value)
     options.ignore(*HARMLESS, *SPECIAL_IDS)
+    if length := options.integer(SKIPPED, 0):
+        notes.append(f"{SKIPPED} is {length}; it was skipped: answers may repeat {length} tokens of their source")
     end = options.raw("eos_token_id", special.eos)
     ends = known_ids(options, "eos_token_id", end, model.output_size, notes)
     draft = read_table(TABLE, options, TEMPLATE)

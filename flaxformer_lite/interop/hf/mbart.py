@@ -1,10 +1,11 @@
-"""mBART, mBART-50, M2M-100, NLLB-200 and Pegasus: BART with norms before the sublayers, and one after each stack.
+"""mBART, mBART-50, M2M-100, NLLB-200, Pegasus and Blenderbot: BART with norms before the sublayers, and one after each stack.
 
-mBART has BART's learned positions and the norm on the embeddings. Pegasus has neither: its positions are sinusoidal. M2M-100, which
-NLLB-200 is too, counts such positions from the padding id + 1, and padding takes up none.
+mBART has BART's learned positions and the norm on the embeddings; Blenderbot has the positions, counted from 0, without the norm.
+Pegasus has neither: its positions are sinusoidal. M2M-100, which NLLB-200 is too, counts such positions from the padding id + 1,
+and padding takes up none.
 
 References: Liu et al. 2020, arXiv:2001.08210; Tang et al. 2020, arXiv:2008.00401; Fan et al. 2020, arXiv:2010.11125; NLLB Team
-2022, arXiv:2207.04672; Zhang et al. 2019, arXiv:1912.08777.
+2022, arXiv:2207.04672; Zhang et al. 2019, arXiv:1912.08777; Roller et al. 2020, arXiv:2004.13637 (Blenderbot).
 """
 
 import functools
@@ -13,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.core.model import PRE_NORM, ModelConfig
-from flaxformer_lite.core.model.positions import Sinusoidal, sinusoids
+from flaxformer_lite.core.model.positions import Learned, Sinusoidal, sinusoids
 from flaxformer_lite.interop.hf import bart
 from flaxformer_lite.interop.hf.family import Family, IgnorableTensor
 from flaxformer_lite.interop.hf.options import UsualIds, padding_before
 from flaxformer_lite.interop.name_map import Arrays, Names
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
 
-PRE_NORM_ONLY = only("normalize_before", True), only("add_final_layer_norm", True)
+PRE_NORM_ONLY = only("normalize_before", True), only("add_final_layer_norm", True), bart.NO_BLENDERBOT
 STACK_NAMES: Names = {name.replace("_post_norm", "_pre_norm"): theirs for name, theirs in bart.STACK_NAMES.items()} | {
     "encoder/final_norm": "model.encoder.layer_norm",
     "decoder/final_norm": "model.decoder.layer_norm",
@@ -79,6 +80,45 @@ PEGASUS = Family(
     ignorable=(*bart.TIED, bart.sinusoidal_table(bart.POSITIONS)),
 )
 
+# Blenderbot -----------------------------------------------------------------------------------------------------------
+
+BLENDERBOT = Family(
+    model_type="blenderbot",
+    prefix="model.",
+    base="BlenderbotModel",
+    special=UsualIds(pad=0, bos=1, eos=2, start=1),
+    head_prefixes=PEGASUS.head_prefixes,
+    template=replaced(
+        bart.STACKS_TEMPLATE,
+        {
+            "vocab_size": 8008,
+            "d_model": 2560,
+            "num_heads": 32,
+            "d_ff": 10240,
+            "num_encoder_layers": 2,
+            "num_decoder_layers": 24,
+            "residual": PRE_NORM,
+            "positions": Learned(max_positions=128),
+        },
+    ),
+    table=(
+        *bart.TABLE,
+        *PRE_NORM_ONLY[:2],
+        Entry(functools.partial(bart.read_padding, 0)),
+        ignored(
+            "do_blenderbot_90_layernorm", "extra_layer_norm", "layernorm_variant"
+        ),  # this form has one place of norms
+    ),
+    read_heads=functools.partial(bart.read_tables, "BlenderbotModel"),
+    architecture=lambda model, names: "BlenderbotModel" if model.head is None else "BlenderbotForConditionalGeneration",
+    names=lambda model, architecture: {
+        **STACK_NAMES,
+        **{ours: theirs for ours, theirs in bart.EMBEDDING_NAMES.items() if ours.endswith("/positions")},
+    },
+    buffers=("head/bias",),
+    ignorable=bart.TIED,
+)
+
 FAMILIES = (
     Family(
         model_type="mbart",
@@ -126,4 +166,5 @@ FAMILIES = (
         ),
     ),
     PEGASUS,
+    BLENDERBOT,
 )

@@ -86,6 +86,7 @@ ADDED = {
 GENERATED = (
     *("num_beams", "do_sample", "early_stopping", "length_penalty", "no_repeat_ngram_size", "forced_bos_token_id"),
     *("forced_eos_token_id", "cache_implementation", "max_length", "bad_words_ids", "min_length"),
+    "encoder_no_repeat_ngram_size",
 )
 """Options of decoding in `config.json`: an export has them in `generation_config.json`, and a model without answers none."""
 

@@ -56,8 +56,15 @@ QUICK = {
     ),
     *("data2vec_text/masked_lm_untied", "electra/discriminator", "megatron_bert/pretraining", "mvp/scaled"),
     *("roberta_prelayernorm/masked_lm_untied", "roformer/classification", "nomic_bert/masked_lm", "jina_v3/masked_lm"),
-    *("gpt_neox/sequential_tied", "gptj/whole_tied", "phi/grouped_norms", "falcon/grouped", "cohere/bias_untied"),
-    *("pegasus/odd_width", "t5/classification", "umt5/token_classification", "mpnet/masked_lm"),
+    *(
+        "gpt_neox/sequential_tied",
+        "gptj/whole_tied",
+        "phi/grouped_norms",
+        "falcon/grouped",
+        "cohere/head_norms",
+        "stablelm/head_norms",
+    ),
+    *("pegasus/odd_width", "blenderbot/scaled", "t5/classification", "umt5/token_classification", "mpnet/masked_lm"),
     *(
         "deberta_v2/masked_lm_untied",
         "deberta_v2/hub_layout",

@@ -93,7 +93,7 @@ TIED: dict[str, tuple[tuple[str, ...], ...]] = {
     "roformer/masked_lm": (table_of("roformer", "cls.predictions.decoder"), BERT_BIASES),
     "nomic_bert/masked_lm": (table_of("nomic_bert", "cls.predictions.decoder"), BERT_BIASES),
     "electra/masked_lm": (table_of("electra", "generator_lm_head"),),
-    **dict.fromkeys(("pegasus/plain", "mvp/plain"), (BART,)),
+    **dict.fromkeys(("pegasus/plain", "mvp/plain", "blenderbot/plain"), (BART,)),
 }
 """Names that the model gives one tensor, by folder."""
 
