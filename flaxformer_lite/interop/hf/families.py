@@ -75,11 +75,13 @@ def known_families() -> Families:
 def family_of(model_type: Any, families: Families | None = None) -> Family:
     """Returns the family that `model_type` names; None stands for all known families. Raises: ValueError for an unknown one."""
     families = known_families() if families is None else families
+    known = ", ".join(sorted(families))
     if model_type is None:
-        raise ValueError(f"config.json has no model_type, which names the family: one of {', '.join(families)}")
+        raise ValueError(f"config.json has no model_type, which names the family: one of {known}")
     if not isinstance(model_type, str) or model_type not in families:
+        version = "; of DeBERTa, versions 2 and 3 are known" if model_type == "deberta" else ""
         raise ValueError(
-            f"model_type {cut(repr(model_type))} is not a family that is known here: {', '.join(families)}; another is two "
-            "tables, as docs/extending.md has them, in a file that --import FILE.py names"
+            f"model_type {cut(repr(model_type))} is not a family that is known here: {known}{version}; another is two tables, as "
+            "docs/extending.md has them, in a file that --import FILE.py names"
         )
     return families[model_type]
