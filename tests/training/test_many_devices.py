@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import re
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,8 +12,22 @@ import pytest
 from jaxtyping import PyTree
 
 from flaxformer_lite.core.base.tree_paths import leaf_path
-from flaxformer_lite.core.model import DotProduct, DropoutRates, Inputs, ModelConfig, Transformer
-from flaxformer_lite.core.objectives import Batch, CausalLM
+from flaxformer_lite.core.model import (
+    DotProduct,
+    DropoutRates,
+    EmbeddingProjection,
+    Inputs,
+    LoRA,
+    ModelConfig,
+    NoPositions,
+    Pooler,
+    Residual,
+    RMSNorm,
+    Rotary,
+    Transformer,
+)
+from flaxformer_lite.core.model.attention import Disentangled
+from flaxformer_lite.core.objectives import Batch, CausalLM, Classification
 from flaxformer_lite.core.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
 from flaxformer_lite.core.optim.schedules import Constant
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
@@ -105,6 +120,47 @@ def test_every_mesh_is_one_device(name: str):
     found = losses(on_mesh(task(), MESHES[name]))
     np.testing.assert_allclose(found, one_device_losses(dropout=True), rtol=2e-5)
     assert found[-1] < found[0] - 0.1
+
+
+NARROW = EmbeddingProjection(width=8)
+ENCODER = {"num_encoder_layers": 2, "num_decoder_layers": 0, "head": None, "pooler": Pooler(num_classes=3)}
+PARTS: dict[str, dict[str, Any]] = {
+    "branches": {"residual": Residual(branches="parallel"), "positions": Rotary(fraction=0.5)},
+    "shared layers, narrow tokens": {
+        "share_layers": True,
+        "embedding_projection": dataclasses.replace(NARROW, of="tokens"),
+        "attention": DotProduct(bias=False, qk_norm=RMSNorm(), qk_norm_width="all_heads"),
+    },
+    "disentangled, narrow sum": {
+        **ENCODER,
+        "embedding_projection": NARROW,
+        "positions": NoPositions(),
+        "attention": Disentangled(max_distance=8, num_buckets=8),
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PARTS)
+def test_the_parts_of_other_families_are_one_device(name: str):
+    """With adapters everywhere, each divided as the kernel beside it."""
+    model = dataclasses.replace(MODEL, **PARTS[name], dropout=NO_DROPOUT, lora=LoRA(rank=4, targets=("*",)))
+    objective: Any = CausalLM() if model.num_decoder_layers else Classification(classes=("a", "b", "c"))
+    chosen = dataclasses.replace(task(), model=Transformer(model), objective=objective, ema_decay=None)
+
+    def found(runner: Runner) -> list[float]:
+        state, measured = runner.init(), []
+        for batch in batches()[:3]:
+            if model.num_encoder_layers:
+                inputs = Inputs(source_tokens=batch.inputs.target_tokens, source_mask=batch.inputs.target_mask)
+                batch = Batch(inputs, batch.targets[:, :1] % 3, np.ones((ROWS, 1), np.float32))
+            state, terms = runner.train_step(state, runner.shard_batch(rows_of(runner, batch)))
+            measured.append(float(terms["loss"]))
+        return measured
+
+    one = found(MeshRunner(chosen, make_mesh(devices=jax.devices()[:1])))
+    np.testing.assert_allclose(found(on_mesh(chosen, MESHES["fsdp 2, tensor 2, data 2"])), one, rtol=2e-5)
+    assert one[-1] != one[0]
 
 
 @pytest.mark.slow
