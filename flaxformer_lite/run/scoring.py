@@ -225,7 +225,7 @@ class EngineRunner:
         inputs = objective.inputs(batch, self.config.model)
         tokens, mask = np.asarray(inputs.source_tokens), np.asarray(inputs.source_mask)
         types = np.zeros_like(tokens) if inputs.token_types is None else np.asarray(inputs.token_types)
-        is_read: np.ndarray = mask.any(1)
+        is_read = np.asarray(mask.any(1))
         is_read[0] = True  # one answer says the shape of all
         if len(batch.weights) == len(tokens):
             is_read |= np.asarray(batch.weights).any(1)  # a text without a token
