@@ -378,7 +378,7 @@ class Rotary(PositionScheme):
 
     def rotate(self, x: Float[Array, "B T N H"], positions: Int[Array, "#B T"]) -> Float[Array, "B T N H"]:
         if self.max_positions is not None:
-            check_length(x.shape[1], self.max_positions)
+            check_positions(x.shape[1], self.max_positions)
         pairs = int(x.shape[-1] * self.fraction) // 2
         rates = jnp.exp(jnp.arange(pairs) * (-jnp.log(self.base) / pairs))
         amplitude = 1.0
