@@ -9,7 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from flaxformer_lite.base.atomic_files import write_json
+from flaxformer_lite.base.atomic_files import write_chunks
 
 
 def text_digest(text: str) -> str:
@@ -33,18 +33,28 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
     return {"content": content, "sha256": text_digest(text)}
 
 
+def sealed_file(content: dict[str, Any]) -> bytes:
+    """Returns the bytes of the sealed file of `content`."""
+    return (json.dumps(sealed(content), indent=2) + "\n").encode()
+
+
 def write_sealed(path: Path, content: dict[str, Any]) -> None:
     """Writes a sealed file completely, or not at all."""
-    write_json(path, sealed(content))
+    write_chunks(path, [sealed_file(content)])
 
 
 def read_sealed(path: Path, **form: type | UnionType) -> dict[str, Any]:
-    """Returns the content of a sealed file. Raises: DamageError if it is not as it was written; OSError.
+    """Returns the content of a sealed file. Raises: OSError; DamageError as `unsealed`."""
+    return unsealed(path.read_bytes(), path.name, **form)
 
-    form: fields that it must have, with their types.
+
+def unsealed(file: bytes, name: str, **form: type | UnionType) -> dict[str, Any]:
+    """Returns the content in the bytes of a sealed file. Raises: DamageError if they are not as they were written.
+
+    form: fields that the content must have, with their types.
     """
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(file)
         digest = document.pop("sha256")
         # Older token stores have the hash among the content.
         content: dict[str, Any] = document.pop("content", document)
@@ -53,4 +63,4 @@ def read_sealed(path: Path, **form: type | UnionType) -> dict[str, Any]:
             return content
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass  # not JSON, or not of this form
-    raise DamageError(f"{path.name} is garbled")
+    raise DamageError(f"{name} is garbled")

@@ -223,7 +223,7 @@ def add_output(parser: argparse.ArgumentParser, command: str, file: str = "") ->
         decides=False,
         metavar=f"{file}|OUT/" if file else "OUT/",
         help=("one new file, or " if file else "")
-        + "a folder of pieces; killed, the same command goes on with the missing ones",
+        + "a folder of pieces, also gs:// or s3://; killed, the same command goes on with the missing ones",
     )
     pieces = f"lines in a piece of OUT/; default: {LINES_AT_ONCE}"
     add_option(parser, "--pieces", decides=False, type=int, metavar="N", help=pieces)

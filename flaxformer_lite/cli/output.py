@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.base.atomic_files import require_writable
 from flaxformer_lite.base.console import counted, note
+from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.cli.answering import Answer, Answering, answer_lines, printed, with_headers
 from flaxformer_lite.cli.input_lines import LineChunk
 from flaxformer_lite.core.base.progress import ProgressCallback
@@ -59,7 +60,7 @@ class Output:
         self.check(takes_file)
         if not self.is_folder or self.files:
             return False
-        join(Path(str(self.output)))
+        join(str(self.output))
         return True
 
     def check(self, takes_file: bool) -> None:
@@ -78,7 +79,7 @@ class Output:
             corpus.typed_part(self.part)
         if self.is_folder and not (self.files or self.join):
             raise ValueError(f"-o {output} needs lines that can be read again: name a FILE in place of stdin")
-        if self.is_folder and self.files:
+        if self.is_folder and self.files and not is_url(str(output)):
             require_writable(Path(str(output)) / "corpus.json")
 
     def facts(self, runs: Runs) -> dict[str, Any]:
@@ -93,7 +94,7 @@ class Output:
         }
 
 
-def join(folder: Path) -> None:
+def join(folder: str) -> None:
     note(f"{corpus.join(folder)}: all answers, in the order of the lines")
 
 
@@ -126,7 +127,7 @@ def write_pieces(
 
     Without `--part`, first those of the process's place, then all that no other process answers: each may have FILEs of its own.
     """
-    folder = corpus.Corpus(Path(str(output.output)), ending)
+    folder = corpus.Corpus(str(output.output).rstrip("/"), ending)
     share = corpus.part_of_process(os.environ) if output.part is None else corpus.typed_part(output.part)
     decides = output.facts(runs)
     missing = corpus.answer_pieces(folder, decides, pieces_of(blocks()), share)
@@ -136,7 +137,7 @@ def write_pieces(
     if output.join and missing:
         note(f"{folder.folder} is not joined: {counted(missing, 'piece')} of other processes are missing")
     elif output.join:
-        join(folder.folder)
+        join(str(folder.folder))
 
 
 def pieces_of(blocks: Iterable[tuple[LineChunk, Write]]) -> Iterator[corpus.Piece]:

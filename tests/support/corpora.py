@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flaxformer_lite.base.console import Failure
 from flaxformer_lite.core.base.progress import ProgressCallback
-from flaxformer_lite.tools.corpus import Corpus, Part, Piece, answer_pieces, digest
+from flaxformer_lite.tools.corpus import Corpus, Part, Piece, answer_pieces, digest, places
 from tests.support.paths import ROOT
 
 LINES = [f"line {number}" for number in range(1, 94)]
@@ -38,7 +38,7 @@ def pieces(
 
 
 def answer_corpus(
-    folder: Path, some: Iterator[Piece] | None = None, part: Part = WHOLE, ending: str = ENDING, **facts: object
+    folder: Path | str, some: Iterator[Piece] | None = None, part: Part = WHOLE, ending: str = ENDING, **facts: object
 ) -> None:
     answer_pieces(Corpus(folder, ending), facts, pieces() if some is None else some, part)
 
@@ -48,11 +48,13 @@ def content(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.name != ".lock"}
 
 
-def start_worker(folder: Path, *words: object, prepare: Callable[[], None] | None = None) -> subprocess.Popen[str]:
-    """Starts a process that answers the corpus; `words`: those of `main` below."""
+def start_worker(
+    folder: Path | str, *words: object, prepare: Callable[[], None] | None = None, beat: float | None = None
+) -> subprocess.Popen[str]:
+    """Starts a process that answers the corpus; `words`: those of `main` below, `beat`: seconds between its signs of life."""
     command = [sys.executable, "-m", "tests.support.corpora", str(folder), *map(str, words)]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BEAT_SECONDS": str(beat or places.BEAT_SECONDS)}
     return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, preexec_fn=prepare, **streams)
 
 
@@ -66,7 +68,8 @@ def main(folder: str, seconds: str = "0", part: str = "1/1", width: str = "0") -
 
     number, parts = map(int, part.split("/"))
     try:
-        answer_corpus(Path(folder), pieces(answer=answer), Part(number, parts))
+        places.BEAT_SECONDS = float(os.environ["BEAT_SECONDS"])
+        answer_corpus(folder, pieces(answer=answer), Part(number, parts))
     except Failure as error:
         sys.exit(str(error))
 

@@ -1,7 +1,7 @@
 """The answers to a corpus, piece by piece: every finished piece is a file, so that a start after an interruption goes on.
 
-`folder.py` has the files of a corpus and the claims on its pieces, `part.py` the share of a process, `writing.py` the loop over
-pieces, and `joining.py` makes one file of all.
+`folder.py` has the files of a corpus, `places.py` its folder or URL and the claims on its pieces, `part.py` the share of a process,
+`writing.py` the loop over pieces, and `joining.py` makes one file of all.
 """
 
 from flaxformer_lite.tools.corpus.folder import PACKERS, Corpus, Piece, digest

@@ -5,19 +5,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.base.atomic_files import write_chunks
-from flaxformer_lite.tools.corpus.folder import ANSWERS, Corpus, content_of, digest, name_of, read_manifest, writing_to
+from flaxformer_lite.tools.corpus.folder import Corpus, content_of, digest, name_of, read_manifest
+from flaxformer_lite.tools.corpus.places import ANSWERS, place_of
 
 SHOWN = 10
 """Missing pieces that a message lists."""
 
 
-def join(folder: Path) -> Path:
+def join(folder: Path | str) -> str:
     """Writes the answers of all pieces into one file, in the order of the lines, and returns it. Memory: that of a piece.
 
     Raises: ValueError if a piece is missing or damaged.
     """
-    facts = read_manifest(folder)
+    facts = read_manifest(folder, place_of(folder))
     if not facts:
         raise ValueError(f"{folder} has no corpus.json: give the folder of -o of an earlier start")
     corpus = Corpus(folder, facts["ending"])
@@ -31,8 +31,8 @@ def join(folder: Path) -> Path:
     contents = checked(corpus, facts)
     if corpus.ending == ".npy":
         contents = as_one_array(contents, facts["number_of_lines"])
-    with writing_to(folder), corpus.claim(ANSWERS, wait=True):
-        write_chunks(corpus.answers(ANSWERS), contents)
+    with corpus.place.writing(), corpus.place.claim(ANSWERS, wait=True):
+        corpus.place.write_all(f"{ANSWERS}{corpus.ending}", contents)
     return corpus.answers(ANSWERS)
 
 
@@ -40,14 +40,14 @@ def checked(corpus: Corpus, facts: Mapping[str, Any]) -> Iterator[bytes]:
     """Yields the content of each piece. Raises: ValueError for one that is not as it was written, or of another input."""
     sources = list[str]()
     for index in range(facts["number_of_pieces"]):
-        file, record = corpus.answers(name_of(index)), corpus.record(index)
-        content = file.read_bytes()
-        if record is None or digest(content) != record["answers"]:
+        finished = corpus.finished(index)
+        if finished is None or digest(finished[1]) != finished[0]["answers"]:
             raise ValueError(
-                f"{file} is not as it was written: delete it, start the command with its FILEs, and join again"
+                f"{corpus.answers(name_of(index))} is not as it was written: delete it, start the command with its FILEs, and "
+                "join again"
             )
-        sources.append(record["source"])
-        yield content
+        sources.append(finished[0]["source"])
+        yield finished[1]
     if content_of(sources) != facts.get("content_of_lines"):
         raise ValueError(
             f"{corpus.folder} has pieces of several inputs: start the command with its FILEs, which names them"

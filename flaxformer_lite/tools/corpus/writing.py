@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flaxformer_lite.base.console import Failure, Progress, counted, describe_seconds, note
-from flaxformer_lite.tools.corpus.folder import Corpus, Piece, writing_to
+from flaxformer_lite.tools.corpus.folder import Corpus, Piece
 from flaxformer_lite.tools.corpus.part import Part
 
 MOST_FAILURES = 3
@@ -24,9 +24,9 @@ def answer_pieces(corpus: Corpus, facts: Mapping[str, Any], pieces: Iterable[Pie
     Raises: ValueError if facts or lines differ from those of an earlier start; Failure if pieces failed, or if the disk did.
     """
     failed, failed_last, speed = list[str](), 0, Speed()
-    with writing_to(corpus.folder), Progress() as progress:
+    with corpus.place.writing(), Progress() as progress:
         corpus.agree({"ending": corpus.ending, **facts})
-        corpus.sweep()
+        corpus.place.sweep()
         progress.say(f"{corpus.folder}: part {part.number}/{part.parts} ({part.origin})")
         progress.update("answering")
         for piece in corpus.unanswered(pieces, part):
