@@ -40,6 +40,7 @@ COMMANDS = {
     "rows": "rows",
     "seen": "seen",
     "rerun": "rerun",
+    "sync": "sync",
     "report": "report",
     "serve": "serve",
     "fit": "fit",

@@ -4,7 +4,7 @@
 keeps and restores states; Orbax writes them, through `managers/`. `manifest.py` detects damaged files, and other settings or
 tokenizers than a checkpoint was trained with. `weights.py` selects parameters: last, best, ema, averaged, or those of a run to
 start from. `frozen.py` leaves the frozen parameters of a LoRA run out of its checkpoints.
-`mirror.py` reads run folders at URLs, and keeps a copy of a run there while it trains.
+`mirror.py` reads run folders at URLs, and keeps a copy of a run there while it trains; `copies.py` copies a run elsewhere.
 """
 
 from flaxformer_lite.workdir.checkpoints import Checkpoints

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -123,6 +124,13 @@ class RemoteRun:
                 shutil.copyfile(path, unfinished)
         else:
             self.filesystem.put_file(str(path), f"{self.root}/{name}")
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file, complete or not at all."""
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(content)
+            file.flush()
+            self.put(Path(file.name), name)
 
     def delete(self, names: Iterable[str]) -> None:
         """Deletes files, in this order, and folders that this leaves empty."""

@@ -114,6 +114,7 @@ NOT_RUN = {
     r"chats\.py|runs/(base|chats)\b": "needs a downloaded decoder; tests/core/objectives/test_instruction.py trains a small one",
     r"--from": "needs a run of several languages; tests/interop/hf/test_languages.py runs it",
     r"xyz|CODE": "needs a run of several languages; tests/run/test_extending.py adds one to it",
+    r" sync ": "copies a run to another place; tests/workdir/test_copies.py runs it",
     r" trim ": "needs a run with a table of subwords; tests/run/test_trimming.py cuts one",
     r"minilm|MiniLM|classify_docstrings": "needs a downloaded encoder; tests/interop/hf imports small ones",
     r"chat_dates_lora|dates_before_1900": "needs its base and files; tests/laws/test_recipes.py trains both on small bases",
