@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -45,6 +45,7 @@ from flaxformer_lite.run.scoring import TEST_SCORES, EngineRunner, score, scored
 from flaxformer_lite.run.searches import Generator, Kept, Read, RunSearcher, Translator, form_of
 from flaxformer_lite.tasks.answer.answers import Answer, FoundAnswer, Question
 from flaxformer_lite.tasks.classify.answers import Classify, ClassPrediction
+from flaxformer_lite.tasks.commands import use_command
 from flaxformer_lite.tasks.embed.answers import Compare, Embed, matrix
 from flaxformer_lite.tasks.fill_mask.answers import FillMask, TokenPrediction
 from flaxformer_lite.tasks.jax_model import JaxModel
@@ -585,7 +586,7 @@ def load_ensemble(
     shared = MeshConfig(tensor=first.placement.tensor)
     others = [load(other, weights=weights, weights_dtype=weights_dtype, mesh=shared) for other in further]
     for other in others:
-        check_translates(other.config.model)
+        check_translates(other.config.model, partial(use_command, other.config))
         if other.vocabulary != first.vocabulary:
             raise ValueError(
                 f"{other.folder.path} has other tokenizers or another vocabulary than {first.folder.path}: train the runs of an "

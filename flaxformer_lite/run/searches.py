@@ -40,6 +40,7 @@ from flaxformer_lite.files.chats.translation_prompt import PLAIN_SENTENCE, SOURC
 from flaxformer_lite.files.text.terms import Terms, going_on, ids_of_text
 from flaxformer_lite.metrics.translations import with_language
 from flaxformer_lite.run.choosing import AnswerLists, BestBy, best_first, candidate_settings
+from flaxformer_lite.tasks.commands import use_command
 from flaxformer_lite.tasks.engine_model import open_model
 from flaxformer_lite.tasks.jax_model import JaxModel
 from flaxformer_lite.tasks.task import TextModel
@@ -182,7 +183,7 @@ class Translator(TextTranslator):
 
     def check(self) -> None:
         """Raises: ValueError if the run translates neither sources nor by a chat template."""
-        self.form.check(self.config.model)
+        self.form.check(self.config.model, partial(use_command, self.config))
 
     def hypotheses(self, texts: Sequence[str], **options: Any) -> list[list[ScoredText]]:
         """Returns the best translations of each text, best first, by their scores or as `best_by` chooses: see `Run.hypotheses`."""
@@ -337,7 +338,8 @@ class Generator(TextGenerator):
 
     def check(self) -> None:
         """Raises: ValueError if the model does not continue prompts."""
-        check_generates(self.searcher.members[0].config.model)
+        config = self.searcher.members[0].config
+        check_generates(config.model, partial(use_command, config))
 
     def decoder(self, engine: str = "jax", weights_dtype: str | None = None, **decode: Any) -> Decoder | EngineSearch:
         """Returns what searches under the config's settings with `decode` changed, settings of `Sampling` too.

@@ -121,7 +121,8 @@ def config_of(tree: Mapping[str, Any]) -> Any:
         vector = SentenceEmbedding(**vector | {"dense": tuple(DenseLayer(**layer) for layer in vector["dense"])})
     return SimpleNamespace(
         model=SimpleNamespace(
-            **{name: model[name] for name in ("num_token_types", "position_padding_id")},
+            **{name: model[name] for name in ("num_token_types", "position_padding_id", "num_decoder_layers", "head")},
+            continues_texts=not model["num_encoder_layers"] and model["head"] is not None,
             output_width=model["d_model"],
             estimator=None,
             pooler=None if pooler is None else Pooler(**pooler),

@@ -24,6 +24,7 @@ from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.engine import Engine
 from flaxformer_lite.engine.texts import WarnCallback, check_list, required
 from flaxformer_lite.metrics.translations import of_parts
+from flaxformer_lite.tasks.commands import use_command
 
 if TYPE_CHECKING:
     from flaxformer_lite.config import Config  # with JAX
@@ -203,7 +204,8 @@ class Task(ABC, Generic[Asked, Answer]):
         objective = model.config.objective
         if objective.reads != self.reads:
             raise ValueError(
-                f"objective.kind is '{objective.kind}', so the run {model.path} {lack}: use a run of the objective '{kind}'"
+                f"objective.kind is '{objective.kind}', so the run {model.path} {lack}: use {use_command(model.config)}, or a "
+                f"run of the objective '{kind}'"
             )
 
     # Figures of answers as texts, for an objective with `text_metric_names`; for all others its own figures suffice.

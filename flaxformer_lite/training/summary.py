@@ -15,7 +15,7 @@ from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.model.kernels import compute_capability
 from flaxformer_lite.core.optim.selection import trained_layers
 from flaxformer_lite.core.step import TrainState
-from flaxformer_lite.tasks import tasks
+from flaxformer_lite.tasks.commands import use_command
 from flaxformer_lite.training.data import RunData
 from flaxformer_lite.training.setup import Setup
 from flaxformer_lite.workdir import Checkpoints, RunFolder
@@ -119,21 +119,6 @@ def summarize(config: Config, folder: RunFolder, checkpoints: Checkpoints, reaso
         f"  use it:     flaxformer-lite {use_command(config)} {run}\n"
         f"  look at it: flaxformer-lite inspect {run}"
     )
-
-
-def use_command(config: Config) -> str:
-    """Returns the command that uses a trained model: of the task that reads such records, else by the parts of the model."""
-    model, reads = config.model, config.objective.reads
-    has_vectors = model.sentence_embedding is not None
-    by_parts = ("texts", "candidates") if has_vectors else ("texts",)
-    fits = {
-        "translate": config.objective.translates,
-        **{task.name: reads == task.reads and reads not in by_parts for task in tasks()},
-        "embed": has_vectors,
-        "generate": model.continues_texts,
-        "fill-mask": not model.num_decoder_layers and model.head is not None,
-    }
-    return next((command for command, is_fit in fits.items() if is_fit), "evaluate")
 
 
 def describe_weights(config: Config, checkpoints: Checkpoints) -> str:

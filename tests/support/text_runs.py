@@ -25,6 +25,9 @@ MODEL = ModelConfig(
     positions=Learned(max_positions=23), num_token_types=2, pooler=Pooler(num_classes=3),
     sentence_embedding=SentenceEmbedding(), dropout=DropoutRates(),
 )  # fmt: skip
+LANGUAGE_MODEL: dict[str, Any] = {"pooler": None, "sentence_embedding": None}
+DECODER = LANGUAGE_MODEL | {"num_encoder_layers": 0, "num_decoder_layers": 1, "num_token_types": 0}
+"""Changes of `MODEL` into a masked language model, and into a decoder."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"[:25]
 NAMES = ("low", "middle", "high")
 TEXTS = ["abc", "", "a" * 15, "hello", "bcdefgh", "y", "x" * 9, "cba", "the", "fox", "ran"]

@@ -198,7 +198,9 @@ def test_words_without_a_token_and_other_runs_are_told(run: Run) -> None:
     said: list[str] = []
     run.label([["a", ""], "b"], warn=said.append, first_line=4)
     assert said == ["line 4: 1 of its words have no token of this tokenizer, and get the label O"]
-    with pytest.raises(ValueError, match=r"^model\.pooler reads each token, so the run nowhere labels words: use `lab"):
+    with pytest.raises(
+        ValueError, match=r"^model\.pooler reads each token, so the run nowhere has no classes of whole .*: use label$"
+    ):
         run.classify(["a"])
     config = dataclasses.replace(run.config, objective=Classification(classes=("a", "b")))
     with pytest.raises(ValueError, match=r"^objective\.kind is 'classification', so the run nowhere labels no words"):

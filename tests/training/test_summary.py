@@ -9,7 +9,6 @@ import jax
 import pytest
 
 from flaxformer_lite.base import hardware
-from flaxformer_lite.config import load_config
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training import summary
 from flaxformer_lite.training.summary import (
@@ -17,7 +16,6 @@ from flaxformer_lite.training.summary import (
     describe_devices,
     describe_weights,
     device_warnings,
-    use_command,
 )
 from tests.support.experiments import tiny_config, with_train
 
@@ -90,16 +88,3 @@ def test_the_end_says_which_weights_commands_use_and_which_are_the_best(weights,
     assert describe_weights(config, checkpoints) == f"commands use weights {weights!r}: {said}"
     nothing = Mock(latest=lambda: 12, best=lambda: None)
     assert "'best', but no checkpoint was" in describe_weights(dataclasses.replace(NO_TEXT, weights="best"), nothing)
-
-
-def test_the_end_names_the_command_that_uses_the_model():
-    """By hand, for a config of each objective; vectors that a model has besides do not count where its texts have classes."""
-    commands = {
-        "transformer_base_wmt14": "translate", "gpt2_small": "generate", "bert_base": "fill-mask", "t5_1_1_base": "evaluate",
-        "classify_docstrings": "classify", "rate_translations": "classify", "label_code_names": "label",
-        "search_topics": "embed", "chat_dates": "generate",
-    }  # fmt: skip
-    assert {name: use_command(load_config(name)) for name in commands} == commands
-    classifier, search = load_config("classify_docstrings"), load_config("search_topics").model
-    model = dataclasses.replace(classifier.model, sentence_embedding=search.sentence_embedding)
-    assert use_command(dataclasses.replace(classifier, model=model)) == "classify"

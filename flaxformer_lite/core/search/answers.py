@@ -60,14 +60,14 @@ def warn_of_missing(
         )
 
 
-def check_translates(model: Any) -> None:
-    """Raises: ValueError if the model does not answer sources; the message names the command that fits it."""
+def check_translates(model: Any, command: Callable[[], str]) -> None:
+    """Raises: ValueError if the model does not answer sources. command: returns the command that fits the model."""
     chat = ", or, one run of a chat model at a time, put its chat_template.jinja into the run folder"
-    for stack, layers, command, remedy in (
-        ("decoder", model.num_decoder_layers, "fill-mask, embed or classify", ""),
-        ("encoder", model.num_encoder_layers, "generate", chat),
+    for stack, layers, remedy in (
+        ("decoder", model.num_decoder_layers, ""),
+        ("encoder", model.num_encoder_layers, chat),
     ):
         if layers == 0:
             raise ValueError(
-                f"the model has no {stack} (model.num_{stack}_layers is 0), so it cannot translate: use {command}{remedy}"
+                f"the model has no {stack} (model.num_{stack}_layers is 0), so it cannot translate: use {command()}{remedy}"
             )

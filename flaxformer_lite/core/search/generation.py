@@ -50,12 +50,11 @@ def generation_settings(config: DecodeConfig, changes: Mapping[str, Any]) -> Dec
     return config.changed(settings, other_names=SAMPLING_NAMES)
 
 
-def check_generates(model: "ModelConfig") -> None:
-    """Raises: ValueError if the model does not continue prompts; the message names the command that fits it."""
+def check_generates(model: "ModelConfig", command: Callable[[], str]) -> None:
+    """Raises: ValueError if the model does not continue prompts. command: returns the command that fits an encoder."""
     if model.num_decoder_layers == 0:
         raise ValueError(
-            "the model has no decoder (model.num_decoder_layers is 0), so it cannot continue a prompt: use fill-mask, embed or "
-            "classify"
+            f"the model has no decoder (model.num_decoder_layers is 0), so it cannot continue a prompt: use {command()}"
         )
     if model.num_encoder_layers:
         raise ValueError(

@@ -56,7 +56,7 @@ class Asking(Form):
     def template_text(self) -> str:
         return self.template.source
 
-    def check(self, model: Any) -> None:
+    def check(self, model: Any, command: Callable[[], str]) -> None:
         """Raises nothing: a chat template is enough."""
 
     # Languages ----------------------------------------------------------------------------------------------------------

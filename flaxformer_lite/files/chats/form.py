@@ -61,9 +61,9 @@ class Sources(Form):
     path: Path
     """The run folder, for messages."""
 
-    def check(self, model: Any) -> None:
-        """Raises: ValueError if a model of this `ModelConfig` does not translate."""
-        check_translates(model)
+    def check(self, model: Any, command: Callable[[], str]) -> None:
+        """Raises: ValueError if a model of this `ModelConfig` does not translate. command: returns the command that fits it."""
+        check_translates(model, command)
 
     def check_languages(self) -> None:
         """Raises: ValueError if the model is told a language, and nothing says which."""

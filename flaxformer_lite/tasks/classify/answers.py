@@ -8,6 +8,7 @@ import numpy as np
 from annotated_types import MaxLen, MinLen
 from jaxtyping import Float
 
+from flaxformer_lite.tasks.commands import use_command
 from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
 TextOrPair = str | Sequence[str]
@@ -50,12 +51,12 @@ def check_classes(model: TextModel) -> None:
     pooler, rating = model.config.model.pooler, model.config.objective.rating
     if pooler is None or pooler.num_classes == 0:
         raise ValueError(
-            f"model.pooler has no classes (model.pooler.num_classes), so the run {model.path} cannot classify: use a run "
-            "that was trained to classify"
+            f"model.pooler has no classes (model.pooler.num_classes), so the run {model.path} cannot classify: use "
+            f"{use_command(model.config)}, or a run that was trained to classify"
         )
     if pooler.token == "each":
         raise ValueError(
-            f"model.pooler reads each token, so the run {model.path} labels words: use `label` (Run.label)"
+            f"model.pooler reads each token, so the run {model.path} has no classes of whole texts: use {use_command(model.config)}"
         )
     if rating is not None and (rating.with_reference or rating.without_reference):
         raise ValueError(

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from flaxformer_lite.core.base.bounds import PositiveInt
 from flaxformer_lite.core.reading.heads import check_one_stack
 from flaxformer_lite.engine.heads import unit_length
+from flaxformer_lite.tasks.commands import use_command
 from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
 Vector = Float[np.ndarray, "D"]
@@ -37,7 +38,8 @@ class Embed(Task[str, Vector]):
     def check(self, model: TextModel) -> None:
         if model.config.model.sentence_embedding is None:
             raise ValueError(
-                f"model.sentence_embedding is None, so the run {model.path} makes no vectors: use a run that has it set"
+                f"model.sentence_embedding is None, so the run {model.path} makes no vectors: use "
+                f"{use_command(model.config)}, or a run that has it set"
             )
         check_one_stack(model.config.model, f"the run {model.path}")
         if self.width is not None and not 1 <= self.width <= model.vector_width:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge, Le
 
+from flaxformer_lite.tasks.commands import use_command
 from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
 MASK = "[MASK]"
@@ -29,8 +30,8 @@ def mask_id(model: TextModel) -> int:
     if config.num_decoder_layers or config.head is None:
         setting = "head is None" if config.head is None else f"num_decoder_layers is {config.num_decoder_layers}"
         raise ValueError(
-            f"model.{setting}, so the run {model.path} cannot fill masks: use a masked language model: an encoder-only "
-            "model with a language-model head"
+            f"model.{setting}, so the run {model.path} cannot fill masks: use {use_command(model.config)}, or a masked "
+            "language model: an encoder-only model with a language-model head"
         )
     found = model.tokenizer.mask_id if objective.mask_id is None else objective.mask_id
     if found is None:

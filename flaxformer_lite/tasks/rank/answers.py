@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.tasks.classify.answers import Classify, check_classes
+from flaxformer_lite.tasks.commands import use_command
 from flaxformer_lite.tasks.embed.answers import Compare
 from flaxformer_lite.tasks.task import Report, Task, Text, TextModel, scaled
 
@@ -69,7 +70,8 @@ class Relevance(Task[tuple[str, str], float]):
         elif config.sentence_embedding is None:
             raise ValueError(
                 f"the run {model.path} gives pairs of texts no score (model.pooler.num_classes is not 1) and makes no vectors "
-                "(model.sentence_embedding is None), so it cannot rank: use a reranker, or a run that embeds"
+                f"(model.sentence_embedding is None), so it cannot rank: use {use_command(model.config)}, or a reranker, or a "
+                "run that embeds"
             )
         else:
             Compare().check(model)

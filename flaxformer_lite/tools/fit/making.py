@@ -19,6 +19,7 @@ from flaxformer_lite.interop.exporting import export_hf, exports_in_words
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.scoring import scored_data
 from flaxformer_lite.run.train import train
+from flaxformer_lite.tasks.commands import use_command
 from flaxformer_lite.tasks.recipe import Examples, Recipe
 from flaxformer_lite.tools.fit import chat
 from flaxformer_lite.tools.fit.choosing import chosen, tell_classes
@@ -27,7 +28,6 @@ from flaxformer_lite.tools.fit.data import Opened, Rows, as_lines, opened, searc
 from flaxformer_lite.tools.making.finishing import exported_once, report_once, scored_once
 from flaxformer_lite.tools.making.starting import is_begun, run_path, tell_continued
 from flaxformer_lite.tools.making.timing import deadline_of
-from flaxformer_lite.training.summary import use_command
 from flaxformer_lite.workdir import RunFolder
 
 CONFUSION = "evaluations/test-confusion.json"

@@ -18,7 +18,6 @@ from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.generation import (
     TextStream,
-    check_generates,
     check_stop,
     encode_prompt,
     generation_settings,
@@ -101,7 +100,7 @@ class ServedRun:
         self.tokenizers = run.required_tokenizers
         by_name = bool(engine) and is_chosen(**engine)  # then JAX does nothing else
         checks: dict[str, Callable[[], object]] = {
-            "generate": lambda: check_generates(run.config.model),
+            "generate": run.generator.check,
             "translate": run.translator.check,
             **{
                 task.name: functools.partial(task.check, run.text_model)

@@ -13,8 +13,8 @@ from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Objectives, SpanCorruption
 from flaxformer_lite.files.data.text_files import PlainText
 from flaxformer_lite.files.tokenizers.subwords import SentencePiece
+from flaxformer_lite.tasks.commands import use_command
 from flaxformer_lite.training.loop import train
-from flaxformer_lite.training.summary import use_command
 from tests.support.commands import Command
 from tests.support.experiments import rows, tiny_config, with_train
 

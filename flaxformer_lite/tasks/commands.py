@@ -1,0 +1,24 @@
+"""The command that a run answers, by its config, for messages and for the last line of a training. It loads no JAX."""
+
+from typing import Any
+
+OF_RECORDS = {"classes": "classify", "words": "label", "questions": "answer", "candidates": "rank"}
+"""The command of the task that reads such records, by `BaseObjective.reads`."""
+
+
+def use_command(config: Any) -> str:
+    """Returns the command that uses the run of a `Config`: of the task for its records, else by the parts of the model.
+
+    The config that is read for CTranslate2 has the kind of an objective that it does not know, and no more of it.
+    """
+    model, objective = config.model, config.objective
+    reads = objective.reads
+    has_vectors = model.sentence_embedding is not None
+    fits = {
+        "translate": getattr(objective, "translates", objective.kind == "seq2seq"),
+        OF_RECORDS.get(reads, ""): reads in OF_RECORDS and not (has_vectors and reads == "candidates"),
+        "embed": has_vectors,
+        "generate": model.continues_texts,
+        "fill-mask": not model.num_decoder_layers and model.head is not None,
+    }
+    return next((command for command, is_fit in fits.items() if is_fit), "evaluate")
