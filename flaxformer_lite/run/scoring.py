@@ -73,17 +73,17 @@ def scored_data(
         if split or source or target:
             raise ValueError("--data is for one file of labelled data: leave out --split, --source and --target")
         data = config.data.alike(file, config.objective.reads)
-        if data is None:
-            raise ValueError(
-                f"{file}: the run's data has no fields for such a file: give a file of the kind of its data"
-            )
+        if data is None or (config.objective.translates and not data.record.has_source):
+            known = any(config.data.source(one) is not None for one in SPLITS)
+            remedy = "give a file of the kind of its data" if known else other_data(config)
+            raise ValueError(f"{file}: the run's data has no fields for such a file: {remedy}")
         name, (pairs, parts) = Path(file).name, (list(data.open()), dict[str, slice]())
     elif source or target:
         if split or not (source and target):
             raise ValueError("source, target and split do not go together: give both files, or only split")
         if not answers_texts(config):
             raise ValueError(
-                "source and target are for translations, which this run does not make: set data.test in the config"
+                f"source and target are for translations, which this run does not make: {other_data(config)}"
             )
         data = ParallelText(source=source, target=target)
         name, (pairs, parts) = "files", (list(data.open()), {})
@@ -91,10 +91,10 @@ def scored_data(
         name = split = split or ("test" if config.data.source("test") is not None else "eval")
         data = config.data.source(split)
         if data is None:
-            raise ValueError(f"data.{split} is None in the config: give source and target, or another split")
+            raise ValueError(f"data.{split} is None in the config: {other_data(config)}")
         pairs, parts = open_parts(data, f"data.{split}")
         if not pairs:
-            raise ValueError(f"data.{split} has no rows: correct it, or give source and target, or another split")
+            raise ValueError(f"data.{split} has no rows: correct it, or {other_data(config)}")
     metrics = with_language(config.metrics, data.target_names())
     if bleu_tokenizer is not None:
         metrics = replace(metrics, bleu_tokenizer=bleu_tokenizer)
@@ -102,6 +102,14 @@ def scored_data(
         resolved = resolve(metrics, [pair.target for pair in pairs])
         metrics = metrics if parts else resolved  # the parts of a mixture may be of several languages
     return ScoredData(name, pairs, parts, metrics, Origin(data, f"data.{name}" if name in SPLITS else None))
+
+
+def other_data(config: Config) -> str:
+    """Returns the remedy for a run whose config has not the data that is to be scored."""
+    if config.objective.translates:
+        return "give source and target, or set data.test in the config"
+    readable = config.data.alike("data.jsonl", config.objective.reads) is not None
+    return f"{'give --data FILE, or ' if readable else ''}set data.test in the config"
 
 
 def answers_texts(config: Config) -> bool:

@@ -14,9 +14,10 @@ from sacrebleu.metrics.bleu import BLEU
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.cli import translation
 from flaxformer_lite.cli.commands import evaluate
+from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.objectives import SpanCorruption
+from flaxformer_lite.core.objectives import CausalLM, SpanCorruption, TokenLabels
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.files.data import TSV, Dates, Mixture, ParallelText
@@ -29,8 +30,11 @@ from flaxformer_lite.tools import scores
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiny_config, with_train
+from tests.support.text_runs import DECODER, MODEL, text_run, token_run
 
 CONFIG = replace(tiny_config(), decode=replace(tiny_config().decode, beam_size=5))
+NO_DATA = replace(tiny_config().data, train=None, eval=None)
+WITHOUT_DATA = replace(with_train(tiny_config(), text_metrics=()), data=NO_DATA)
 TARGETS = [pair.target for pair in CONFIG.data.eval.open()]
 
 
@@ -329,3 +333,31 @@ def test_another_file_is_scored_as_the_data_of_the_run(tmp_path: Path):
         scored_data(config, "test", None, None, file=str(file))
     with pytest.raises(ValueError, match=r"^x\.conll: the run's data has no fields for such a file: give"):
         scored_data(config, None, None, None, file="x.conll")
+
+
+@pytest.mark.parametrize(
+    ("config", "content", "remedy"),
+    [
+        (
+            text_run(replace(MODEL, **DECODER), objective=CausalLM()).config,
+            "one\ntwo\n",
+            "give --data FILE, or set data.test",
+        ),
+        (text_run().config, '{"text": "one", "label": "low"}\n', "give --data FILE, or set data.test"),
+        (WITHOUT_DATA, "", "give source and target, or set data.test"),
+        (token_run(TokenLabels(labels=("O", "B-A"))).config, "", "set data.test in the config$"),
+    ],
+    ids=["decoder", "classes", "translator", "words"],
+)
+def test_the_remedy_for_a_run_without_data_is_not_refused(config: Config, content: str, remedy: str, tmp_path: Path):
+    """Law: what is named is read, and a file that is refused is not named."""
+    file = tmp_path / ("rows.jsonl" if content.startswith("{") else "rows.txt")
+    file.write_text(content)
+    for split in (None, "eval"):
+        with pytest.raises(ValueError, match=rf"data\.eval is None in the config: {remedy}"):
+            scored_data(config, split)
+    if content:
+        assert len(scored_data(config, file=str(file)).pairs) == content.count("\n")
+    else:
+        with pytest.raises(ValueError, match=rf"rows\.txt: the run's data has no fields for such a file: {remedy}"):
+            scored_data(config, file=str(file))

@@ -14,8 +14,8 @@ from flaxformer_lite.files.data.held_out import LEFT_OUT, SPLITS, Split, SplitOr
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
 from flaxformer_lite.files.data.mixture import OptionalSource
 from flaxformer_lite.files.data.source import DataSource, RecordSource
-from flaxformer_lite.files.data.text_files import CSV, TSV, ColumnSource, CoNLL, JSONLines
-from flaxformer_lite.files.records import READERS
+from flaxformer_lite.files.data.text_files import CSV, TSV, ColumnSource, CoNLL, JSONLines, PlainText
+from flaxformer_lite.files.records import READERS, Documents
 from flaxformer_lite.files.text.tables import container
 from flaxformer_lite.files.tokenizers import SentencePiece
 from flaxformer_lite.files.tokenizers.kinds import OptionalTokenizerConfig
@@ -82,8 +82,8 @@ class DataConfig(BatchShapes, at="data"):
     def alike(self, path: str, reads: str) -> DataSource | None:
         """Returns the source that reads a file as this data is read; None if the fields of such a file are not known.
 
-        A file whose name says no kind is of the kind of this data. Without any data a file has the published names of the record
-        that the run's objective `reads`, if there are such names.
+        A file whose name says no kind is of the kind of this data. Without any data a file has the usual names of the record that
+        the run's objective `reads`, if there are such names, and one of texts may have a text a line.
         """
         splits = [getattr(self, split) for split in SPLITS]
         known = [member for source in splits if source is not None for _, member in source.parts("")]
@@ -104,7 +104,7 @@ class DataConfig(BatchShapes, at="data"):
             if isinstance(member, RecordSource) and {*map(type, member.record.fields.values())} == {str}:
                 header = {"header": True} if issubclass(kind, ColumnSource) else {}
                 return kind(path=path, record=member.record, languages=member.languages, **header)
-        return None
+        return PlainText(path=path, documents="lines") if kind is None and not known and record is Documents else None
 
 
 FILE_SOURCES = {"a table": TSV, "JSON lines": JSONLines, "JSON": JSONLines, "CoNLL columns": CoNLL, "Parquet": Parquet}

@@ -46,7 +46,7 @@ class Record(Checked, at="record"):
     reads: ClassVar[str] = "texts"
     """The name of what is read, as `BaseObjective.reads` has it: records of several kinds may be read alike."""
     published: ClassVar[bool] = False
-    """Whether the names by default are those of published files, so that a run without data reads such files."""
+    """Whether the names by default are usual in published files, so that a run without data reads such files."""
     names: ClassVar[tuple[str, ...]] = ()
     """The settings that name texts of a row, which commands ask."""
     beside: ClassVar[tuple[str, ...]] = ()

@@ -38,7 +38,7 @@ class Conversations(Record):
     """Field of the messages, a list with `role` and `content`, or its JSON; the fields `tools` and `system` go with them. In a
     table a column: a number from 0, or a name in the header."""
 
-    reads = "conversations"
+    reads, published = "conversations", True
     beside = BESIDE
 
     def pair(self, row: Any) -> Pair:

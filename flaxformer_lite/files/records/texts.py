@@ -37,7 +37,7 @@ class Documents(Record):
     text: Field = "text"
     """Field of the texts; `a.b` for a nested one. In a table a column: a number from 0, or a name in the header."""
 
-    names = ("text",)
+    names, published = ("text",), True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Classes(Record):
     """The sign between the labels of a text, such as "," or "|", for any number of them; an empty text has none. None: a text is
     one label."""
 
-    reads, names = "classes", ("source", "text")
+    reads, names, published = "classes", ("source", "text"), True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,7 @@ import pytest
 
 from flaxformer_lite.files.data import DataConfig, HubDataset, Mixture, Parquet
 from flaxformer_lite.files.data.text_files import CSV, TSV, CoNLL, JSONLines, ParallelText, PlainText
-from flaxformer_lite.files.records import Classes, Questions, Words
+from flaxformer_lite.files.records import Classes, Conversations, Documents, Questions, Words
 
 NAMED, NUMBERED = Classes(text="a", label="b"), Classes(text=1, label=0)
 
@@ -44,5 +44,9 @@ def test_a_run_without_data_reads_what_has_published_names():
     assert DataConfig().alike("x.conll", "words") == CoNLL(path="x.conll")
     assert DataConfig().alike("x.json", "questions") == JSONLines(path="x.json", record=Questions())
     assert DataConfig().alike("x.csv", "questions") == CSV(path="x.csv", record=Questions(), header=True)
+    assert DataConfig().alike("x.jsonl", "texts") == JSONLines(path="x.jsonl", record=Documents())
+    assert DataConfig().alike("x.txt", "texts") == PlainText(path="x.txt", documents="lines")
+    assert DataConfig().alike("x.csv", "classes") == CSV(path="x.csv", record=Classes(), header=True)
+    assert DataConfig().alike("x.jsonl", "conversations") == JSONLines(path="x.jsonl", record=Conversations())
     assert DataConfig().alike("x.conll", "texts") is DataConfig().alike("x.jsonl", "words") is None
     assert DataConfig().alike("x", "questions") is None
