@@ -70,7 +70,10 @@ class Classes(Record):
         if isinstance(self.label, tuple):
             labels = [name for name in self.label if is_set(row, name)]
         elif self.separator is None:
-            return label_of(row, self.label)
+            label = label_of(row, self.label)
+            if not label.strip():
+                raise ValueError(f"field {self.label} is empty: give the row a label, or take it out")
+            return label
         else:
             labels = [name.strip() for name in text_field(row, self.label).split(self.separator) if name.strip()]
         return json.dumps(labels, ensure_ascii=False)

@@ -167,7 +167,12 @@ def tell_classes(train: Sequence[Pair], held_out: Mapping[Any, Sequence[Pair]], 
     }
     of_train = rows.pop("train")
     rarest, commonest = (choose(classes, key=of_train.__getitem__) for choose in (min, max))
-    if of_train[rarest] < RARE * of_train[commonest]:
+    if few := [name for name in classes if of_train[name] < FEW]:
+        note(
+            f"{len(few)} of {len(classes)} classes have under {FEW} rows to learn from, {rarest} has {of_train[rarest]}: give more "
+            "rows of them, or leave them out"
+        )
+    elif of_train[rarest] < RARE * of_train[commonest]:
         note(
             f"the class {rarest} has {of_train[rarest]:,} rows and {commonest} {of_train[commonest]:,}: "
             "objective.class_weights would count rare classes more"

@@ -289,6 +289,16 @@ def test_a_column_for_each_label(yes: str, tmp_path: Path):
     assert message(source) == wrong
 
 
+def test_a_row_without_its_label_is_named(tmp_path: Path):
+    path = file(tmp_path, "x.csv", "text,label\na,good\nb,\nc,bad\n")
+    source = CSV(path=path, header=True, record=Classes())
+    assert message(source) == f"{path}:3: field label is empty: give the row a label, or take it out"
+    source = CSV(path=path, header=True, record=Classes(), bad_rows="drop")
+    assert [pair.label for pair in source.open()] == ["good", "bad"]
+    several = CSV(path=path, header=True, record=Classes(separator="|"))
+    assert [pair.label for pair in several.open()] == ['["good"]', "[]", '["bad"]']
+
+
 def test_labels_in_columns_of_a_dataset(tmp_path: Path):
     pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
     table = pyarrow.table({"text": ["a", "b"], "x.y": [True, False], "z": [0, 1]})

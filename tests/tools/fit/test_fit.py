@@ -15,6 +15,7 @@ import pytest
 from flaxformer_lite import import_hf, load
 from flaxformer_lite.base.atomic_files import write_json
 from flaxformer_lite.config import Config, load_config, to_json
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.model import Pooler
 from flaxformer_lite.core.objectives import (
     AnswerSpans,
@@ -33,6 +34,7 @@ from flaxformer_lite.interop.exporting import fitting_systems
 from flaxformer_lite.run.scoring import TEST_SCORES
 from flaxformer_lite.tasks.recipe import Examples, Recipe
 from flaxformer_lite.tools.fit import choosing, fit, making
+from flaxformer_lite.tools.fit.choosing import tell_classes
 from flaxformer_lite.tools.fit.data import as_lines, opened, search_rows
 from flaxformer_lite.tools.fit.making import found
 from flaxformer_lite.training import loop
@@ -195,6 +197,21 @@ def test_settings_are_checked_before_a_model_is_read(words: Any, hours: float | 
     rows = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
     with pytest.raises(ValueError, match=message):
         fit("no/model", rows, tmp_path / "run", hours=hours, settings=words)
+
+
+@pytest.mark.parametrize(
+    ("rare", "said"),
+    [
+        (9, "1 of 2 classes have under 10 rows to learn from, b has 9: give more rows of them"),
+        (11, "the class b has 11 rows and a 200: objective.class_weights would count rare classes more"),
+        (30, ""),
+    ],
+)
+def test_classes_of_few_rows_are_told(rare: int, said: str, capsys: pytest.CaptureFixture):
+    pairs = [Pair("", "text", label) for label in "a" * 200 + "b" * rare]
+    tell_classes(pairs, {}, ("a", "b"))
+    err = capsys.readouterr().err
+    assert said in err and bool(err) == bool(said)
 
 
 def test_rows_are_written_as_json(tmp_path: Path):
