@@ -66,7 +66,14 @@ def with_headers(
         names = [] if block.table is None or not answering.columns else block.table.names
         is_new = names not in ([], header)
         header = names or header
-        yield block, [*names, *answering.columns] if is_new else []
+        yield block, [*names, *(free(column, names) for column in answering.columns)] if is_new else []
+
+
+def free(column: str, names: Sequence[str]) -> str:
+    """Returns a name for a further column of a table that has columns of these names: another one if the table has it already."""
+    while column in names:
+        column = f"predicted_{column}"
+    return column
 
 
 def printed(block: LineChunk, answering: Answering[Answer], header: Sequence[str] = ()) -> Iterator[str]:

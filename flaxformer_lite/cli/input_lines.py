@@ -135,6 +135,11 @@ class LineChunk:
         """Returns whether no line has an answer, after all have been looked at."""
         return all(self.before + number in self.bad.numbers for number in range(1, len(self.lines) + 1))
 
+    def has_text(self, number: int) -> bool:
+        """Returns whether line `number` of the chunk has a text that is not blank."""
+        texts = self.rows[number].texts if self.rows else self.lines[number : number + 1]
+        return any(text.strip() if isinstance(text, str) else text for text in texts)
+
     def token_ids(self, number: int) -> list[int]:
         """Returns the token ids in line `number` of the chunk. Raises: ValueError if it contains anything else."""
         words = self.lines[number].split()

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli.answering import Answering, answer_lines, printed
+from flaxformer_lite.cli.answering import Answering, answer_lines, free, printed
 from flaxformer_lite.cli.commands.generate import Chatting, Continuing, one_line
 from flaxformer_lite.cli.commands.task import TaskAnswering
 from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, TextColumns, chosen_blocks
@@ -95,6 +95,38 @@ class Answers:
 
 def answering(form: TaskLines[Any], answer: Callable[[Any], Any]) -> TaskAnswering:
     return TaskAnswering(RUN, cast(Any, Answers(answer)), form)
+
+
+def test_a_blank_line_is_not_asked(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """Law: it has an empty answer, without a report, and the lines after it keep their numbers, as have the rows of a table."""
+    asked = list[str]()
+
+    def upper(text: str) -> ClassPrediction:
+        asked.append(text)
+        return ClassPrediction(text.upper(), 0.5, {}, [])
+
+    (tmp_path / "lines").write_text("a\n\n \t \nb\n")
+    answer_lines(chosen_blocks([str(tmp_path / "lines")], "classify"), answering(ClassifyLines(scores=False), upper))
+    out, err = capsys.readouterr()
+    assert out == "A\t0.500000\n\n\nB\t0.500000\n" and err == "" and asked == ["a", "b"]
+    (tmp_path / "rows.csv").write_text("text,n\na,1\n,2\n")
+    columns = TextColumns((("text",),), header=True, typed=True)
+    answer_lines(
+        chosen_blocks([str(tmp_path / "rows.csv")], "classify", columns), answering(ClassifyLines(False), upper)
+    )
+    assert capsys.readouterr().out.splitlines() == ["text,n,label,probability", "a,1,A,0.500000", ",2,,"]
+    (tmp_path / "lines").write_text("\n\n")
+    answer_lines(chosen_blocks([str(tmp_path / "lines")], "fill"), answering(FillMaskLines(2), lambda text: 1 / 0))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_column_that_the_table_has_gets_another_name(tmp_path: Path, capsys: pytest.CaptureFixture):
+    (tmp_path / "rows.csv").write_text("text,label\na,good\n")
+    columns = TextColumns((("text",),), header=True, typed=True)
+    form = answering(ClassifyLines(scores=False), lambda text: ClassPrediction("bad", 0.5, {}, []))
+    answer_lines(chosen_blocks([str(tmp_path / "rows.csv")], "classify", columns), form)
+    assert capsys.readouterr().out.splitlines() == ["text,label,predicted_label,probability", "a,good,bad,0.500000"]
+    assert [free(name, ["label", "predicted_label"]) for name in ("label", "n")] == ["predicted_predicted_label", "n"]
 
 
 def test_a_ranking_is_written_with_the_id_of_its_line(tmp_path: Path, capsys: pytest.CaptureFixture):

@@ -72,11 +72,14 @@ def test_several_labels_are_those_above_the_threshold():
 
 
 def test_a_pipe_is_answered_line_by_line(run: Run, command: Command):
-    """Law: an answer for each line, in order, an empty one included; `--scores` has the same best class."""
+    """Law: an answer for each line, in order, an empty one for a blank one; `--scores` has the same best class."""
     outs = [command.on(run, "classify", *options, stdin=b"abc\n\nhello\n")[0] for options in ([], ["--scores"])]
-    labels = [answer.label for answer in run.classify(["abc", "", "hello"])]
-    assert [line.split("\t")[0] for line in outs[0]] == labels
-    assert [max(scores, key=scores.get) for scores in map(json.loads, outs[1])] == labels
+    first, second = (answer.label for answer in run.classify(["abc", "hello"]))
+    assert [line.split("\t")[0] for line in outs[0]] == [first, "", second]
+    assert outs[1][1] == "" and [max(scores, key=scores.get) for scores in map(json.loads, outs[1][::2])] == [
+        first,
+        second,
+    ]
 
 
 def test_a_pair_for_a_run_of_single_texts_is_named_with_its_file(run: Run, command: Command):

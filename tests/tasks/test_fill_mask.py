@@ -74,7 +74,7 @@ def test_a_line_without_a_mask_is_skipped_with_a_warning(masked: Run, command: C
         found = [line.split(" ||| ") for line in out if line.startswith(f"{i} ")]
         assert [float(line[3]) for line in found] == pytest.approx([g.probability for m in alone for g in m], abs=2e-5)
     assert err == [
-        "warning: stdin: line 2 has no mask: write [MASK] in place of the token to predict (and 1 more, such as line 4)",
+        "warning: stdin: line 2 has no mask: write [MASK] in place of the token to predict",
         "warning: stdin: line 3: the text has 24 tokens and was cut to 16 (data.max_source_length)",
         "warning: stdin: line 3: 1 of its masks were cut off",
     ]

@@ -94,7 +94,7 @@ def opened_run(
 
 @dataclass(frozen=True)
 class TaskAnswering(Answering[tuple[Any, Any]]):
-    """Lines as they were read, each with its answer."""
+    """Lines as they were read, each with its answer; None is that of a blank line, which is not asked."""
 
     model: "TextModel"
     task: "Task[Any, Any]"
@@ -105,6 +105,8 @@ class TaskAnswering(Answering[tuple[Any, Any]]):
         return self.form.columns(self.model)
 
     def read(self, block: LineChunk, number: int) -> Any:
+        if not block.has_text(number):
+            return None
         wanted = self.form.texts
         with block.naming(number):
             texts = [block.lines[number]] if wanted in (0, 1) and not block.rows else columns(block, number, wanted)
@@ -113,11 +115,18 @@ class TaskAnswering(Answering[tuple[Any, Any]]):
         return read
 
     def answers(self, block: LineChunk) -> Iterable[tuple[Any, Any]]:
-        with block.reporting(self.form.doing) as report:
-            asked = list(map(self.form.asked, block.read))
-            return zip(block.read, self.task.answers(self.model, asked, **report), strict=True)
+        read = {number: one for number, one in enumerate(block.read) if one is not None}
+        answers = dict[int, Any]()
+        if read:
+            with block.reporting(self.form.doing) as report:
+                lines = [block.before + 1 + number for number in read]
+                asked = list(map(self.form.asked, read.values()))
+                answers |= zip(read, self.task.answers(self.model, asked, **report, lines=lines), strict=True)
+        return [(one, answers.get(number)) for number, one in enumerate(block.read)]
 
     def written(self, index: int, answer: tuple[Any, Any]) -> Sequence[Sequence[str]]:
+        if answer[1] is None:
+            return self.unanswered(index)
         lines = self.form.written(*answer, self.model)
         return [[f"{index} ||| {line}"] for (line,) in lines] if self.form.numbered else lines
 

@@ -1,8 +1,8 @@
 """Writes one vector for each line: as a JSON list, or all of them into an .npy file, or a folder of them.
 
 With --similarity a line is a query and a document, separated by a tab, and the result is the cosine of their vectors. A line that
-is not UTF-8 is reported; its answer is empty, in an .npy file a row of nan. The result for a TSV or CSV is the same table with one
-more column.
+is not UTF-8 is reported; its answer is empty, in an .npy file a row of nan. So is that of a blank line. The result for a TSV or CSV
+is the same table with one more column.
 """
 
 import json
