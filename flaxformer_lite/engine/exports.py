@@ -242,7 +242,7 @@ def make_export(wanted: RunWeights, state: str) -> Export | None:
             return export
         for unfinished in place.glob(".*.unfinished") if lock is not None else ():  # of a process that was killed
             shutil.rmtree(unfinished, ignore_errors=True)
-        note(f"exporting {wanted.run} to CTranslate2, once for this state of the run: {place / name}")
+        note(f"exporting {wanted.run}, if CTranslate2 has such a model, once for this state of the run: {place / name}")
         status, reason = run_exporter(wanted, state, place / name, lock)
         if status == CANNOT:
             for other in place.glob("*.json"):

@@ -8,6 +8,7 @@ is added to its scale.
 Reference: Klein et al. 2020, Proceedings of the Fourth Workshop on Neural Generation and Translation.
 """
 
+import dataclasses
 import functools
 import struct
 from collections.abc import Mapping, Sequence
@@ -72,7 +73,7 @@ def export_run(
     """
     model, decode = config.model, config.decode
     if wrong := unsupported_settings(model):
-        raise CannotExpress("; ".join(f"{path} is {value}" for path, value in wrong.items()), wrong, "CTranslate2")
+        raise CannotExpress("; ".join(f"{path} is {setting_in_words(x)}" for path, x in wrong.items()), wrong, "CTranslate2")
     if model.num_decoder_layers and not decode.eos_ids:
         raise ValueError(
             "decode.eos_ids is (), but CTranslate2 needs a token that ends an answer: set it to a token id"
@@ -190,6 +191,7 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         "residual": place is None
         or (place == "both" and both)
         or (place.startswith("parallel") and model.num_encoder_layers > 0),
+        "residual.scale": model.residual.scale != 1,
         "norm": type(model.norm) not in (LayerNorm, RMSNorm),
         "norm.scale": type(model.norm) is LayerNorm and not model.norm.scale,
         "activation": model.activation not in ACTIVATION_NUMBERS,
@@ -212,6 +214,15 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
     if type(attention) is DotProduct:
         wrong["attention.d_value"] = model.heads.d_value != model.heads.d_key
     return {f"model.{name}": lookup(model, name) for name, is_wrong in wrong.items() if is_wrong}
+
+
+def setting_in_words(value: Any) -> str:
+    """Returns the value of a setting as a message has it: of a group its kind, or else the settings that are not the usual ones."""
+    if not dataclasses.is_dataclass(value):
+        return str(value)
+    values = {field: getattr(value, field.name) for field in dataclasses.fields(value)}
+    unusual = ", ".join(f"{field.name} {x!r}" for field, x in values.items() if x != field.default)
+    return str(getattr(value, "kind", unusual or type(value).__name__))
 
 
 def is_known_rotary(scheme: PositionScheme) -> bool:
@@ -347,7 +358,7 @@ def norm_places(model: ModelConfig) -> str | None:
 
     Norms before parallel branches have the name of these.
     """
-    if model.residual.first is not None or model.residual.scale != 1:
+    if model.residual.first is not None:
         return None
     pre, post = (commands.replace("d", "") for commands in (model.residual.pre, model.residual.post))
     place = {("n", "a"): "pre", ("", "an"): "post", ("n", "na"): "both"}.get((pre, post))
