@@ -13,6 +13,15 @@ HUB = "hf://"
 FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
 RUNS = "runs"
 """The default folder of runs: a missing run in this folder is not taken for a model of the hub."""
+ORGANISATIONS = {
+    "google-bert": ("bert-",),
+    "openai-community": ("gpt2",),
+    "FacebookAI": ("roberta-", "xlm-roberta-"),
+    "distilbert": ("distilbert-", "distilroberta-", "distilgpt2"),
+    "google-t5": ("t5-",),
+    "albert": ("albert-",),
+}
+"""The organisations of models that are known by names without one, by the beginnings of these names."""
 CONFIGS = ("config.json", "adapter_config.json")
 """The files of settings of a folder of the library, and of PEFT."""
 
@@ -25,6 +34,12 @@ class HubName(NamedTuple):
 
     def __str__(self) -> str:
         return self.repo if self.revision is None else f"{self.repo}@{self.revision}"
+
+
+def full_name(name: str) -> str:
+    """Returns the name on the hub of a model that is known without its organisation; ORG/NAME for another name."""
+    owners = (owner for owner, beginnings in ORGANISATIONS.items() if name.startswith(beginnings))
+    return f"{owner}/{name}" if (owner := next(owners, None)) else "ORG/NAME"
 
 
 def hub_name(text: str) -> HubName | None:

@@ -35,6 +35,7 @@ from typing import Any, TypeVar
 
 from flaxformer_lite.base.atomic_files import write_json, write_whole
 from flaxformer_lite.base.console import Failure, warn
+from flaxformer_lite.base.model_names import full_name
 from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.config import Config, from_json, to_json
 from flaxformer_lite.config.differences import changed, describe_differences, differences, fixed, flatten
@@ -155,7 +156,7 @@ class RunFolder:
             what = "holds no run (there is no config.json in it)" if self.path.is_dir() else "does not exist"
             raise ValueError(
                 f"the run folder {self.path} {what}: train one with `flaxformer-lite train CONFIG --workdir {self.path}`, or "
-                "import a model of the hub with `flaxformer-lite import hf ORG/NAME RUN`, and name RUN"
+                f"import a model of the hub with `flaxformer-lite import hf {full_name(self.path.name)} RUN`, and name RUN"
             )
         return from_json(file.read_bytes(), str(file))
 

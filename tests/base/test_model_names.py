@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.base.model_names import HubName, hub_name, is_foreign
+from flaxformer_lite.base.model_names import HubName, full_name, hub_name, is_foreign
+from flaxformer_lite.workdir import RunFolder
 
 
 def test_a_folder_that_exists_is_never_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,3 +49,19 @@ def test_a_folder_is_foreign_by_its_config(files: dict, wanted: bool, tmp_path: 
         and not is_foreign("runs/x")
     )
     assert is_foreign("org/name") and is_foreign("org/name@main") and is_foreign("hf://folder/none")
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("bert-base-uncased", "google-bert/bert-base-uncased"),
+        ("gpt2-medium", "openai-community/gpt2-medium"),
+        ("xlm-roberta-base", "FacebookAI/xlm-roberta-base"),
+        ("distilbert-base-cased", "distilbert/distilbert-base-cased"),
+        ("mine", "ORG/NAME"),
+    ],
+)
+def test_a_name_without_its_organisation_is_completed(name: str, wanted: str):
+    assert full_name(name) == wanted
+    with pytest.raises(ValueError, match=f"import hf {wanted} RUN"):
+        RunFolder(Path("nowhere", name)).config()
