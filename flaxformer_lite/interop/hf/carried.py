@@ -33,6 +33,7 @@ RENEWED = (
     *("architectures", "id2label", "label2id", "num_labels", "_num_labels", "problem_type"),
     *GENERATION,  # in `generation_config.json`
 )
+FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 OF_TRAINING = ("datasets", "finetuning_task")
 """Options that tell what a model was trained on: untrue after further training."""
 OF_TOKENIZER = ("tokenizer_class", "bos_token_id", "sep_token_id", "cls_token_id", "unk_token_id", "mask_token_id")
@@ -75,8 +76,11 @@ def carried(
 
 
 def without_renewed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that an export does not state anew; of groups also without number types."""
-    kept = {name: value for name, value in options.items() if name not in RENEWED}
+    """Returns the options that an export does not state anew; of groups also without number types.
+
+    A null of `FORCED` stays: the classes of some families force a token where nothing is said.
+    """
+    kept = {name: x for name, x in options.items() if name not in RENEWED or (name in FORCED and x is None)}
     for name, value in kept.items():
         if isinstance(value, dict):
             kept[name] = {inner: x for inner, x in value.items() if inner not in NUMBER_TYPES}

@@ -259,3 +259,17 @@ def test_another_pooling_than_that_of_the_import_is_written(tmp_path: Path) -> N
     assert imported(label).model.sentence_embedding is not None
     export_of(label, tmp_path, {"sentence_embedding": SentenceEmbedding(pooling="max")})
     assert read_folder(tmp_path / "out").model.sentence_embedding == SentenceEmbedding(pooling="max")
+
+
+def test_a_null_that_the_class_would_fill_stays(tmp_path: Path) -> None:
+    """`PegasusConfig` forces an end where `config.json` says nothing; other options of decoding are in their own file."""
+    found = imported("pegasus/hub_layout")
+    options = found.config | {"forced_eos_token_id": None, "forced_bos_token_id": 3, "num_beams": None}
+    decode = dataclasses.replace(found.decode, forced_eos_id=None)
+    out = written(
+        found._replace(config=options, decode=decode),
+        tmp_path,
+        **origin_of(found) | {"config": options},
+    )
+    assert config_in(out)["forced_eos_token_id"] is None
+    assert not {"forced_bos_token_id", "num_beams"} & config_in(out).keys()
