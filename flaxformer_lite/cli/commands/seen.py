@@ -14,7 +14,6 @@ from flaxformer_lite.cli.options import add_run
 
 if TYPE_CHECKING:  # it needs JAX
     from flaxformer_lite.run.recording import Recording
-    from flaxformer_lite.tools.recorder.near import Near
     from flaxformer_lite.tools.recorder.seen import Sightings
 
 MOST_RECORDS = 20
@@ -27,41 +26,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file", help="a file of the training data, with --line")
     parser.add_argument("--line", type=int, metavar="N", help="the number of the line, from 1")
     parser.add_argument("--pattern", metavar="REGEX", help="a regular expression for a part of a source or of a target")
-    parser.add_argument(
-        "--near",
-        choices=("eval", "test"),
-        help="list the records of data.eval or data.test that are nearly in the training data, nearest first",
-    )
     parser.add_argument("--json", action="store_true", help="write every record as JSON, with all its readings")
 
 
 def run(arguments: argparse.Namespace) -> None:
     check_question(arguments)
     from flaxformer_lite.run.recording import open_recording  # with JAX
-    from flaxformer_lite.tools.recorder.near import near_duplicates
     from flaxformer_lite.tools.recorder.seen import look_for, question
     from flaxformer_lite.workdir import open_run
 
-    asked = None if arguments.near else question(arguments.text, arguments.pattern, arguments.file, arguments.line)
+    asked = question(arguments.text, arguments.pattern, arguments.file, arguments.line)
     with Progress() as progress:
         recording = open_recording(open_run(arguments.folder), progress)
         progress.update("looking for it")
-        if asked is None:
-            near = near_duplicates(recording.config, arguments.near)
-        else:
-            answer = look_for(recording, asked, arguments.text or "", train_alone=arguments.json)
-    if asked is None:
-        tell_near(near, arguments)
-    else:
-        tell(answer, recording, arguments.json)
+        answer = look_for(recording, asked, arguments.text or "", train_alone=arguments.json)
+    tell(answer, recording, arguments.json)
 
 
 def check_question(arguments: argparse.Namespace) -> None:
     """Raises: ValueError unless one question is asked."""
     if (arguments.file is None) != (arguments.line is None):
         raise ValueError("--file and --line belong together: give both")
-    if sum(value is not None for value in (arguments.text, arguments.file, arguments.pattern, arguments.near)) != 1:
-        raise ValueError("give one of TEXT, --file with --line, --pattern, and --near: they are different questions")
+    if sum(value is not None for value in (arguments.text, arguments.file, arguments.pattern)) != 1:
+        raise ValueError("give one of TEXT, --file with --line, and --pattern: they are different questions")
 
 
 def tell(answer: "Sightings", recording: "Recording", as_json: bool) -> None:
@@ -76,19 +63,3 @@ def tell(answer: "Sightings", recording: "Recording", as_json: bool) -> None:
         note(f"{len(lines) - MOST_RECORDS:,} more records: --json writes those of data.train")
     if recording.reached < recording.config.train.steps:
         note(f"the run is known to have taken {recording.reached} of {recording.config.train.steps} steps")
-
-
-def tell_near(records: "list[Near]", arguments: argparse.Namespace) -> None:
-    """Prints the records that are nearly in the training data: all of them as JSON, or the nearest ones in words."""
-    from flaxformer_lite.tools.recorder.near import NEAR
-
-    if arguments.json:
-        for record in records:
-            print(json.dumps(record.as_json(), ensure_ascii=False))
-        return
-    near = [record for record in records if record.share >= NEAR]
-    for record in near[:MOST_RECORDS]:
-        print(record.in_words())
-    note(
-        f"{len(near):,} of {len(records):,} records of data.{arguments.near} have {NEAR:.0%} of their n-grams in one of data.train"
-    )

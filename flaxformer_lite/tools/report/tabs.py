@@ -19,7 +19,6 @@ from flaxformer_lite.run import AttentionWeights, load
 from flaxformer_lite.run.attention import Kind, attention_axes, own_targets
 from flaxformer_lite.run.description import describe_stacks, run_names
 from flaxformer_lite.run.recording import open_recording
-from flaxformer_lite.tools.recorder.near import NEAR, near_duplicates
 from flaxformer_lite.tools.recorder.rerun import row_loss
 from flaxformer_lite.tools.report import plots
 from flaxformer_lite.tools.report.facts import MOST_READ, RunFacts, shown_steps, text_lengths
@@ -123,9 +122,6 @@ def make_report(
                 lambda run=run: report.attention.extend(attended(run, sentences, len(runs) > 1, weights)),
             ),
         ]
-        if run.config.data.source("eval") is not None and run.config.data.source("train") is not None:
-            near = f"{run.name}: near duplicates"
-            parts.append(("data", near, lambda run=run: report.recorded.append(near_table(run))))
         if spikes(run):
             rows = f"{run.name}: loss spikes"
             parts.append(("data", rows, lambda run=run: report.add_recorded(*spike_parts(run))))
@@ -263,20 +259,6 @@ def default_sentences(run: RunFacts) -> list[str]:
 
 
 # The flight recorder -------------------------------------------------------------------------------------------------
-
-
-def near_table(run: RunFacts) -> ReportTable:
-    """Returns the records of `data.eval` that are nearly in the training data. Raises: ValueError if that is large."""
-    if run.config.data.store is not None or (run.folder.path / ".tokens").is_dir():
-        raise ValueError(
-            f"the training data is large: `flaxformer-lite seen {run.path} --near eval` lists near duplicates"
-        )
-    records = near_duplicates(run.config)
-    near = [one for one in records if one.share >= NEAR]
-    lines = [one.in_words().split("\t") for one in near[:MOST_LINES]]
-    counted = f"{len(near):,} of {len(records):,} records have {NEAR:.0%} of their n-grams in one record of data.train"
-    head = ["share", "data.eval", "data.train", "text", "text in training"]
-    return ReportTable(f"{run.name}: evaluation data that is nearly in the training data", head, lines, counted)
 
 
 def spikes(run: RunFacts) -> list[tuple[int, int]]:
