@@ -73,7 +73,9 @@ def export_run(
     """
     model, decode = config.model, config.decode
     if wrong := unsupported_settings(model):
-        raise CannotExpress("; ".join(f"{path} is {setting_in_words(x)}" for path, x in wrong.items()), wrong, "CTranslate2")
+        raise CannotExpress(
+            "; ".join(f"{path} is {setting_in_words(x)}" for path, x in wrong.items()), wrong, "CTranslate2"
+        )
     if model.num_decoder_layers and not decode.eos_ids:
         raise ValueError(
             "decode.eos_ids is (), but CTranslate2 needs a token that ends an answer: set it to a token id"

@@ -31,8 +31,8 @@ def is_begun(output: Path, file: Path, asked: Mapping[str, Any], command: str) -
         before = json.loads(file.read_bytes())
         if different := changed(before, {**before, **asked}, []):
             raise ValueError(
-                f"{output} was made of other {' and '.join(different)} ({described(different)}): give those again to continue it, "
-                "or another --output"
+                f"{output} was made of other {' and '.join(different)} ({changes_in_words(different)}): give those again to "
+                "continue it, or another --output"
             )
         return True
     if output.exists() and not (output.is_dir() and {*output.glob("[!.]*")} <= {output / "start"}):
@@ -40,7 +40,7 @@ def is_begun(output: Path, file: Path, asked: Mapping[str, Any], command: str) -
     return False
 
 
-def described(different: Mapping[str, tuple[Any, Any]]) -> str:
+def changes_in_words(different: Mapping[str, tuple[Any, Any]]) -> str:
     """Returns what an earlier call was asked and what this one is asked, by name; files as `file_versions` names them."""
 
     def shown(value: Any) -> str:
