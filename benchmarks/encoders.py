@@ -200,7 +200,7 @@ def ours(table: str, options: argparse.Namespace) -> Scores:
 
     jax.config.update("jax_compilation_cache_dir", str(options.work / "programs"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    base = import_hf(options.work / "start", options.work / "imported")
+    base = Path(import_hf(options.work / "start", options.work / "imported"))
     steps = options.steps[list(ROWS).index(table)]
     topics, names, rows = options.data / "topics", options.data / "code_names", options.work / "rows.jsonl"
     if table == "search":

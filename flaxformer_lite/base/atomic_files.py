@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
@@ -17,8 +18,16 @@ def require_absent(path: Path, kind: str = "folder") -> None:
     require_writable(path)
 
 
+def require_local(path: Path) -> None:
+    """Raises: ValueError for a path that was typed as a URL: a folder `gs:` would be made for it."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::)", str(path)):
+        url = str(path).replace(":/", "://", 1)
+        raise ValueError(f"{url} is a URL, and this is written to the local disk only: choose a local path")
+
+
 def require_writable(path: Path) -> None:
     """Raises: ValueError if no file can be written there. Missing parent folders are no error: `atomic_write` creates them."""
+    require_local(path)
     if path.is_dir():
         raise ValueError(f"{path} cannot be written: it is a folder")
     parent = next(folder for folder in path.absolute().parents if folder.exists())
@@ -33,7 +42,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path for a file or folder, which is moved to `path` at the end.
 
     Creates missing parent folders. Leaves nothing behind after an error.
+
+    Raises: ValueError for a URL.
     """
+    require_local(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")  # hosts share process ids
     try:

@@ -4,10 +4,12 @@ A path without a protocol is never touched by this module. fsspec is imported wi
 """
 
 import contextlib
+import hashlib
 import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,11 @@ EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 def is_url(path: str | Path) -> bool:
     """Returns whether a path names a file system by a protocol of at least two letters, as `s3://bucket/run` does."""
     return isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)", path) is not None
+
+
+def is_store(path: object) -> bool:
+    """Returns whether a path is the URL of a store (stores.py), whose files can be written under a condition."""
+    return isinstance(path, str) and path.startswith(("file://", "gs://", "memory://", "s3://"))
 
 
 def open_filesystem(path: str) -> tuple["AbstractFileSystem", str]:
@@ -44,6 +51,12 @@ def open_filesystem(path: str) -> tuple["AbstractFileSystem", str]:
 def cache_root() -> Path:
     """Returns the folder of this package in the user's cache: `~/.cache/flaxformer_lite`, or below `XDG_CACHE_HOME`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flaxformer_lite"
+
+
+def cache_folder(url: str, use: str = "") -> Path:
+    """Returns the folder of the local copy of a run at a URL, for one use of it."""
+    name = url.rstrip("/").rpartition("/")[2]
+    return cache_root() / f"{name}-{hashlib.sha256(url.encode()).hexdigest()[:12]}{use}"
 
 
 def read_url(url: str) -> bytes:
@@ -86,17 +99,34 @@ def local_files(folder: str, names: Iterable[str]) -> Iterator[Path]:
     if not is_url(folder):
         yield Path(folder)
         return
-    filesystem, root = open_filesystem(folder)
     with tempfile.TemporaryDirectory() as copy:
-        with reading(folder):
-            for name in names:
-                for path in filesystem.glob(f"{root}/{name}") if "*" in name else [f"{root}/{name}"]:
-                    with contextlib.suppress(FileNotFoundError):
-                        content, parts = filesystem.cat_file(path), path.split("/")
-                        file = Path(copy, *parts[-1 - name.count("/") :])
-                        file.parent.mkdir(parents=True, exist_ok=True)
-                        file.write_bytes(content)
+        for name, content in (stored_files(folder, names) or fetched_files(folder, names)).items():
+            file = Path(copy, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
         yield Path(copy)
+
+
+def stored_files(folder: str, names: Iterable[str]) -> dict[str, bytes]:
+    """Returns the files `names`, or patterns, of a folder in a store that exist; none if the URL is not a store's."""
+    if not is_store(folder):
+        return {}
+    from flaxformer_lite.base.stores import Store  # with TensorStore
+
+    store, patterns = Store(folder), [*names]
+    return store.read_all(name for name in store.names() if any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def fetched_files(folder: str, names: Iterable[str]) -> dict[str, bytes]:
+    """Returns the files `names`, or patterns, of a folder at a URL that exist. Raises: ValueError if the URL cannot be read."""
+    filesystem, root = open_filesystem(folder)
+    contents = {}
+    with reading(folder):
+        for name in names:
+            for path in filesystem.glob(f"{root}/{name}") if "*" in name else [f"{root}/{name}"]:
+                with contextlib.suppress(FileNotFoundError):
+                    contents["/".join(path.split("/")[-1 - name.count("/") :])] = filesystem.cat_file(path)
+    return contents
 
 
 @contextlib.contextmanager

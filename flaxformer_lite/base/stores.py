@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorstore
 
 DRIVERS = {"file": "file", "gs": "gcs", "memory": "memory", "s3": "s3"}
-"""Protocol → TensorStore's driver."""
+"""Protocol → TensorStore's driver; `is_store` of remote_files.py knows the same protocols."""
 RETRIES = {"max_retries": 7, "initial_delay": "1s", "max_delay": "20s"}
 """The attempts after a failed one, about a minute in all."""
 CACHE_BYTES = 10**8
@@ -32,7 +32,11 @@ class ConflictError(ValueError):
 
 
 class StoreError(ValueError):
-    """The store cannot be reached, or refuses a request; the message is one line."""
+    """The store refuses a request; the message is one line."""
+
+
+class Unreachable(StoreError, TimeoutError):
+    """The store did not answer for about a minute: a later request may succeed."""
 
 
 class StoredFile(NamedTuple):
@@ -42,8 +46,12 @@ class StoredFile(NamedTuple):
     """For `Store.write`."""
 
 
+def as_stored_file(answer: tensorstore.KvStore.ReadResult) -> StoredFile:
+    return StoredFile(answer.value if answer.state == "value" else None, answer.stamp.generation)
+
+
 class Store:
-    """The files below a URL. All methods raise StoreError if the store cannot be reached for about a minute.
+    """The files below a URL. All methods raise StoreError if the store refuses a request, and Unreachable if it does not answer.
 
     Raises: ValueError for a URL that names no store.
     """
@@ -55,15 +63,19 @@ class Store:
 
     def read(self, name: str) -> StoredFile:
         with in_one_line(f"{self.url}/{name}"):
-            answer = self._values.read(name).result()
-        return StoredFile(answer.value if answer.state == "value" else None, answer.stamp.generation)
+            return as_stored_file(self._values.read(name).result())
 
     def read_all(self, names: Iterable[str]) -> dict[str, bytes]:
-        """Returns the contents of those of the files that exist; all requests run at the same time."""
+        """Returns the contents of those of the files that exist."""
+        files = self.read_versions(names)
+        return {name: file.content for name, file in files.items() if file.content is not None}
+
+    def read_versions(self, names: Iterable[str]) -> dict[str, StoredFile]:
+        """Returns what `read` does for each file; all requests run at the same time."""
         with in_one_line(self.url):
             requests = {name: self._values.read(name) for name in names}
             answers = {name: request.result() for name, request in requests.items()}
-        return {name: answer.value for name, answer in answers.items() if answer.state == "value"}
+        return {name: as_stored_file(answer) for name, answer in answers.items()}
 
     def write(self, name: str, content: bytes, version: bytes | None = None) -> bytes:
         """Writes a file, and returns its new version.
@@ -117,11 +129,6 @@ class Store:
             self.delete([name])
 
 
-def is_store(url: object) -> bool:
-    """Returns whether a path names a store: files that can be written under a condition."""
-    return isinstance(url, str) and url.partition("://")[0] in DRIVERS and "://" in url
-
-
 @functools.cache
 def shared_context() -> tensorstore.Context:
     return tensorstore.Context({"gcs_request_retries": RETRIES, "s3_request_retries": RETRIES})
@@ -141,7 +148,8 @@ def in_one_line(place: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, NotImplementedError, RuntimeError, OSError) as error:
-        raise StoreError(f"{place}: {reason_of(error)}") from None
+        kind = Unreachable if str(error).startswith(("ABORTED", "UNAVAILABLE", "DEADLINE_EXCEEDED")) else StoreError
+        raise kind(f"{place}: {reason_of(error)}") from None
 
 
 def reason_of(error: BaseException) -> str:
@@ -155,7 +163,7 @@ def spec_of(url: str) -> dict[str, Any]:
     Raises: ValueError if the URL names no store.
     """
     protocol, _, place = url.rstrip("/").partition("://")
-    if not is_store(url) or not place or (protocol == "file" and not place.startswith("/")):
+    if protocol not in DRIVERS or not place or (protocol == "file" and not place.startswith("/")):
         raise ValueError(f"{url}: give gs://BUCKET/RUN, s3://BUCKET/RUN, or file:///FOLDER with an absolute path")
     if protocol in ("file", "memory"):
         return {"driver": protocol, "path": f"{place}/"}

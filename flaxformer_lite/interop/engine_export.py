@@ -35,7 +35,7 @@ from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.searches import prompt_of
 from flaxformer_lite.tasks.engine_model import HEADS_FILE
-from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, steps_in, why_damaged
+from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, steps_in
 
 
 class Changed(Exception):
@@ -70,11 +70,10 @@ def main(words: list[str]) -> int:
 
 def check_whole(loaded: Run, weights: str) -> None:
     """Raises: ValueError if a checkpoint is damaged that might be used instead once it is mended: the export would outlive it."""
-    checkpoints = loaded.folder.checkpoints
-    for step in steps_in(checkpoints):
+    for step in steps_in(loaded.folder.checkpoints):
         may_be_used = step > loaded.step or weights == "best" or weights.startswith("average:")
-        if may_be_used and (reason := why_damaged(checkpoints, step)):
-            raise ValueError(f"checkpoint {step} of {loaded.folder.path} is damaged ({reason}): delete or restore it")
+        if may_be_used and (reason := loaded.folder.why_damaged(step)):
+            raise ValueError(f"checkpoint {step} of {loaded.folder.name} is damaged ({reason}): delete or restore it")
 
 
 def check_read_alike(config: Config) -> None:

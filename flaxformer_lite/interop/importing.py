@@ -10,7 +10,6 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.base.console import Progress, note
 from flaxformer_lite.base.model_names import hub_name
 from flaxformer_lite.config import Config, TrainConfig
@@ -38,27 +37,26 @@ from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_json_object, read_weights
 from flaxformer_lite.metrics.translations import MetricConfig, language_of
 from flaxformer_lite.run import write_run
-from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir.folder import check_new_run, new_run
 
 
 def import_hf(
     source: str | Path, run: str | Path, *, families: Families | None = None, follow_links: bool = False
-) -> Path:
-    """Imports a Hugging Face folder, or a model of the hub by its name (`ORG/NAME`, `ORG/NAME@REVISION`), into a new run folder.
+) -> str | Path:
+    """Imports a Hugging Face folder, or a model of the hub by its name (`ORG/NAME`, `ORG/NAME@REVISION`), into a new run.
 
     A folder that PEFT wrote is read with its base, and the run has the adapters as `model.lora`. A tokenizer and a chat template
     beside the adapters come before the base's.
 
     `families`: those that may be read, by `model_type`; None: the package's, and those of imported files (docs/extending.md).
     `follow_links`: read files of the folder that are links to others elsewhere, and copy the small ones of them into the run.
-    Returns the run folder. Notes on stderr tell what was left out.
+    Returns `run`, a folder or a URL (docs/training.md). Notes on stderr tell what was left out.
 
     Example: `load(import_hf("google-bert/bert-base-uncased", "runs/bert")).fill_mask(["Paris is [MASK]."])`.
 
     Raises: ValueError if the folder cannot be imported exactly, or `run` exists already.
     """
-    output = RunFolder(run)
-    require_absent(output.path)
+    check_new_run(run)
     folder, origin = folder_of(source, families)
     adapters = folder if peft.is_adapter(folder) else None
     if adapters is not None:
@@ -79,7 +77,7 @@ def import_hf(
             except ValueError as error:
                 raise with_path(str(adapters), error) from None
         paths = leaves_by_path(loaded.params)
-        data = data_config(loaded, tokenizers, str(output.path), read_languages(folder, loaded.config, tokenizers))
+        data = data_config(loaded, tokenizers, str(run), read_languages(folder, loaded.config, tokenizers))
         data = replace(data, translation=translation_prompt(loaded, [adapters or folder, folder], origin, tokenizers))
         config = Config(
             model=loaded.model,
@@ -97,31 +95,28 @@ def import_hf(
             "architecture": loaded.architecture,
             "license": stated_license(adapters or folder),
         }
-        with atomic_write(output.path) as unfinished:
+        with new_run(run) as made:
             write_run(
-                RunFolder(unfinished),
+                made,
                 config,
                 0,
                 loaded.params,
                 f"imported from {origin}",
                 tokenizers=tokenizers,
                 imported=imported,
-                add_files=lambda run: copy_tokenizer(folder, adapters, has_own, run / "huggingface", follow_links),
+                add_files=lambda place: copy_tokenizer(folder, adapters, has_own, place / "huggingface", follow_links),
             )
+            has_template = tokenizers is not None and read_chat_template(made.path, tokenizers.target) is not None
     for line in (*loaded.notes, *about_tokens):
         note(line)
     for tensor in loaded.skipped:
         note(f"skipped {tensor}: a constant of this architecture, and its values are the expected ones")
     if reason:
         note(f"the run has no tokenizer, it reads and writes token ids: {reason}")
-    elif (
-        tokenizers is not None
-        and loaded.model.continues_texts
-        and read_chat_template(output.path, tokenizers.target) is None
-    ):
-        note(f"no chat template came with it: if it is a chat model, put its own into {output.path / CHAT_TEMPLATE}")
-    report_import(loaded.params, loaded.names, output)
-    return output.path
+    elif tokenizers is not None and loaded.model.continues_texts and not has_template:
+        note(f"no chat template came with it: if it is a chat model, put its own into {run}/{CHAT_TEMPLATE}")
+    report_import(loaded.params, loaded.names, run)
+    return run
 
 
 def translation_prompt(
@@ -168,15 +163,15 @@ def base_of(adapters: Path, families: Families | None) -> tuple[Path, str]:
     return folder, origin
 
 
-def import_file(system: str, weights: str | Path, config: str | Path, run: str | Path) -> Path:
-    """Imports a file of weights of an older system (docs/systems), with that system's own config, into a new run folder.
+def import_file(system: str, weights: str | Path, config: str | Path, run: str | Path) -> str | Path:
+    """Imports a file of weights of an older system (docs/systems), with that system's own config, into a new run.
 
-    Returns the run folder.
+    Returns `run`, a folder or a URL.
 
     Raises: ValueError if an array is missing, left over or of another shape, or `run` exists already.
     """
-    output, weights, config_file = RunFolder(run), str(weights), str(config)
-    require_absent(output.path)
+    weights, config_file = str(weights), str(config)
+    check_new_run(run)
     theirs, settings = SYSTEMS[system], read_json_object(config_file)
     with Progress() as progress:
         progress.update(f"importing {weights}")
@@ -192,18 +187,18 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
         limit = model.positions.max_positions or DataConfig.max_source_length
         data = DataConfig(tokenizer=None, max_source_length=limit, max_target_length=limit)
         origin = {"system": system, "weights": weights, "config": settings}
-        made = Config(model=model, data=data, decode=older_special_ids(settings))
-        with atomic_write(output.path) as unfinished:
-            write_run(RunFolder(unfinished), made, 0, params, f"imported from {weights}", imported=origin)
+        of_run = Config(model=model, data=data, decode=older_special_ids(settings))
+        with new_run(run) as made:
+            write_run(made, of_run, 0, params, f"imported from {weights}", imported=origin)
         if renamed:
             note(renamed)
-    report_import(params, names, output)
-    return output.path
+    report_import(params, names, run)
+    return run
 
 
-def report_import(params: PyTree, names: Sequence[WeightName], output: RunFolder) -> None:
+def report_import(params: PyTree, names: Sequence[WeightName], run: str | Path) -> None:
     count, arrays = sum(x.size for x in jax.tree.leaves(params)), sum(len(weight.names) for weight in names)
-    note(f"{count:,} parameters in {arrays} arrays are in {output.path}")
+    note(f"{count:,} parameters in {arrays} arrays are in {run}")
 
 
 def with_path(path: str, error: ValueError) -> ValueError:

@@ -38,7 +38,7 @@ def describe_run(folder: RunFolder, config: Config, params: PyTree, step: int | 
         newest = max((row["step"] for row in folder.rows()), default=0)
         weights = f"no checkpoint yet; the last row of metrics.jsonl is step {newest} of {config.train.steps}"
     return (
-        f"Run {folder.path}\n"
+        f"Run {folder.name}\n"
         f"  model: {describe_model(config.model, params)}\n"
         f"  trained on: {data}, objective {config.objective.kind}\n"
         + (f"  taught by: {teachers}\n" if (teachers := describe_teachers(folder)) else "")
@@ -66,6 +66,6 @@ def describe_stacks(model: ModelConfig) -> str:
 
 def run_names(folders: Sequence[RunFolder]) -> list[str]:
     """Returns a name for each run that no other has: the last part of its path, or the whole path."""
-    short = [folder.path.resolve().name for folder in folders]
-    names = [name if short.count(name) == 1 else str(f.path) for name, f in zip(short, folders, strict=True)]
+    short = [folder.title for folder in folders]
+    names = [name if short.count(name) == 1 else f.name for name, f in zip(short, folders, strict=True)]
     return [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names, 1)]

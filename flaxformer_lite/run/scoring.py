@@ -14,6 +14,7 @@ from jaxtyping import Int, PyTree
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Progress, counted, note, warn
+from flaxformer_lite.base.stores import StoreError
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.base.progress import no_progress
@@ -284,6 +285,17 @@ def rate(metrics: Mapping[str, Any], data: ScoredData, hypotheses: Sequence[str]
     return ratings, means
 
 
+RESULTS = (
+    ("evaluations", ".json"),
+    ("evaluations", "-ratings.jsonl"),
+    ("hypotheses", ".txt"),
+    ("hypotheses", ".source"),
+    ("hypotheses", ".reference"),
+    ("samples", ".txt"),
+)
+"""The folders and endings of the files that `save_scores` writes."""
+
+
 def save_scores(
     run: Any, report: dict[str, Any], pairs: list[Pair], hypotheses: list[str] | None, ratings: Ratings | None = None
 ) -> None:
@@ -302,5 +314,7 @@ def save_scores(
             rows = (dict(zip(ratings, row, strict=True)) for row in zip(*ratings.values(), strict=True))
             lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             write_whole(file, lines)
-    except OSError as error:
-        warn(f"nothing was saved in {run.folder.path} ({error.strerror}): the printed scores are all there is")
+        run.folder.publish(*(f"{folder}/{name}{ending}" for folder, ending in RESULTS))
+    except (OSError, StoreError) as error:
+        reason = getattr(error, "strerror", None) or error
+        warn(f"nothing was saved in {run.folder.name} ({reason}): the printed scores are all there is")

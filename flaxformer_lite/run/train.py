@@ -12,6 +12,7 @@ from flaxformer_lite.run.run import Run, load
 from flaxformer_lite.training import Hook, loop
 from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir.bucket import bucket_to_train
 
 
 def train(
@@ -44,6 +45,7 @@ def train(
     number = loop.train(config, workdir, [*hooks, *of_rows], with_changes=continue_with_changes)
     if number not in (0, signal.SIGINT):
         raise SystemExit(128 + number)
-    if not RunFolder(workdir).trained:
+    bucket = bucket_to_train(workdir)
+    if not (RunFolder(workdir).trained if bucket is None else bucket.reload().steps):
         raise KeyboardInterrupt
     return replace(load(workdir), stopped=bool(number))

@@ -33,7 +33,8 @@ def write_run(
 
     Raises: ValueError if the folder exists already.
     """
-    require_absent(output.path)
+    if output.bucket is None:
+        require_absent(output.path)
     if tokenizers is not None:
         save_tokenizers(tokenizers, output.path, two=config.data.target_tokenizer is not None)
     if imported is not None:

@@ -47,7 +47,7 @@ def train_in(run: Session) -> None:
     finished = why_finished(config, checkpoints)
     if finished is not None:
         kept = "; config.json keeps its settings" if folder.keep_config(config) else ""
-        progress.say(f"nothing to do in {folder.path}: {finished}{kept}")
+        progress.say(f"nothing to do in {folder.name}: {finished}{kept}")
         return
     try:
         setup = set_up(run)

@@ -16,6 +16,7 @@ from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.training.trackers import Trackers
 from flaxformer_lite.training.view import View
 from flaxformer_lite.workdir import Checkpoints, RunFolder, mirroring, open_checkpoints
+from flaxformer_lite.workdir.bucket import bucket_to_train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,8 @@ def session(
     Raises: ValueError for a folder that another process trains in, or a hook that is not one.
     """
     processes = Processes()
-    folder = RunFolder(workdir, silent=not processes.is_first, with_changes=with_changes)
+    bucket = bucket_to_train(workdir, processes.index)
+    folder = RunFolder(workdir, silent=not processes.is_first, with_changes=with_changes, bucket=bucket)
     stop, config = processes.stop_request(), replace(config, resolved=None)
     with exit_on_error(), processes.lock(folder, config), session_in(folder, config, hooks, processes, stop) as opened:
         yield opened

@@ -50,7 +50,7 @@ def set_up(run: Session) -> Setup:
     is_new = checkpoints.latest() is None
     if is_new and folder.with_changes:
         raise SharedError(
-            f"--continue-with-changes: {folder.path} has no checkpoint to continue from: leave it out, or name the run's folder by "
+            f"--continue-with-changes: {folder.name} has no checkpoint to continue from: leave it out, or name the run's folder by "
             "--workdir"
         )
     model = config.model.for_decoder if config.model.num_decoder_layers else config.model
@@ -66,9 +66,7 @@ def set_up(run: Session) -> Setup:
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
         if is_new and config.train.init_from is None:
             background.submit(lambda: runner.compiled_init)  # XLA compiles while Python reads
-        data = processes.first_then_others(
-            lambda: read_data(run.config, folder, run.progress, run.stop.raise_if_agreed)
-        )
+        data = processes.first_then_others(lambda: read_data_of(run))
     processes.agree(data.texts, "Give all hosts the same data, and the same versions of the packages that read it")
     tokens = {"data.train as tokens": data.train.fingerprint, "data.bucket_lengths": repr(data.train.bucket_lengths)}
     processes.agree(lambda: tokens, "Install the same version of tokenizers on all hosts")
@@ -105,6 +103,14 @@ def set_up(run: Session) -> Setup:
     return Setup(config, data, evaluator, runner, state, loop_state, origin, changes)
 
 
+def read_data_of(run: Session) -> RunData:
+    """Reads the data of a run; other processes find the tokenizers that the first one has trained."""
+    run.folder.receive()
+    data = read_data(run.config, run.folder, run.progress, run.stop.raise_if_agreed)
+    run.folder.hand_on()
+    return data
+
+
 def mesh_for(config: Config) -> Mesh:
     """Returns the mesh of all devices. Raises: ValueError if they do not divide the batches."""
     mesh = make_mesh(config.train.mesh)
@@ -135,7 +141,7 @@ def restore_state(
     loop_state = read_loop_state(meta, step, folder, data)
     if loop_state.eval_data not in ("", data.eval_fingerprint):
         raise SharedError(
-            f"the evaluation data is not the data that {folder.path} was evaluated on up to step {step}, so scores could not be "
+            f"the evaluation data is not the data that {folder.name} was evaluated on up to step {step}, so scores could not be "
             "compared: restore the old data, or train in another --workdir"
         )
     loop_state.eval_data = data.eval_fingerprint
@@ -147,7 +153,7 @@ def read_loop_state(meta: dict[str, Any], step: int, folder: RunFolder, data: Ru
     loop_state = LoopState(**meta)
     if loop_state.data != data.train.fingerprint:
         raise SharedError(
-            f"the training data is not the data that {folder.path} was trained on up to step {step}: restore the old data, or "
+            f"the training data is not the data that {folder.name} was trained on up to step {step}: restore the old data, or "
             "train in another --workdir"
         )
     return loop_state

@@ -112,10 +112,10 @@ def summarize(config: Config, folder: RunFolder, checkpoints: Checkpoints, reaso
     for name, step in (("last", checkpoints.latest()), ("best", checkpoints.best())):
         if step is not None and (metrics := checkpoints.metrics(step)):
             progress.say(f"  {name} (step {step}): " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
-    run = f"{folder.path}{import_options(config)}"
+    run = f"{folder.name}{import_options(config)}"
     progress.say(f"  {describe_weights(config, checkpoints)}")
     progress.say(
-        f"  the run is in {folder.path}: metrics.jsonl, {'samples/, ' if config.objective.translates else ''}checkpoints/\n"
+        f"  the run is in {folder.name}: metrics.jsonl, {'samples/, ' if config.objective.translates else ''}checkpoints/\n"
         f"  use it:     flaxformer-lite {use_command(config)} {run}\n"
         f"  look at it: flaxformer-lite inspect {run}"
     )

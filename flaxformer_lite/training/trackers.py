@@ -64,7 +64,7 @@ def wandb_run(folder: RunFolder, config: Config) -> HostedRun:
 
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "flaxformer_lite"),
-        name=folder.path.name,
+        name=folder.title,
         id=tracker_id(folder, "wandb"),
         resume="allow",
         dir=folder.path,
@@ -101,7 +101,7 @@ def tracker_id(folder: RunFolder, tracker: Literal["wandb", "trackio"]) -> str:
     path = folder.path / TRACKED_RUNS
     names = json.loads(path.read_bytes()) if path.is_file() else {}
     if tracker not in names:
-        names[tracker] = f"{folder.path.name}-{secrets.token_hex(4)}"
+        names[tracker] = f"{folder.title}-{secrets.token_hex(4)}"
         write_json(path, names)
     return str(names[tracker])
 

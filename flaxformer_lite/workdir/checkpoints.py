@@ -1,11 +1,12 @@
-"""Checkpoints of a run: a class around a manager of Orbax (`managers/`), which writes them quietly and with digests.
+"""Checkpoints of a run: a class around a manager (`managers/`), which writes them by Orbax in a folder, or in a bucket.
 
 A checkpoint is a folder named by its step; `manifest.py` has its layout. It is *whole* if all its files are as they were written,
 otherwise *damaged*. It is *regular* unless it was saved only because the run was stopped.
 
 Orbax writes into a temporary folder and renames it at the end, so a step exists completely or not at all. Orbax detects no
 flipped bit in the array data, which carries no checksum, and reports damaged files by tracebacks from other threads. So the
-files are compared with their digests before they are read, by TensorStore alone: without Orbax a command starts sooner.
+files are compared with their digests before they are read, by TensorStore alone: without Orbax a command starts sooner. In a bucket
+the chunks of arrays have checksums, which are compared as they are read.
 """
 
 import contextlib
@@ -17,27 +18,28 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import chex
 import jax
 import jax.numpy as jnp
-import tensorstore
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import write_whole
-from flaxformer_lite.base.console import Quiet, counted, warn
+from flaxformer_lite.base.console import Failure, Quiet, counted, warn
 from flaxformer_lite.base.hardware import check_platforms
 from flaxformer_lite.base.sealed_files import DamageError, sealed
+from flaxformer_lite.base.stores import ConflictError, StoreError, Unreachable, in_one_line
 from flaxformer_lite.config.train import standing
-from flaxformer_lite.core.base.tree_paths import leaves_by_path
-from flaxformer_lite.workdir.hosts import OneFolder, OwnFolders
+from flaxformer_lite.workdir.arrays import in_folder, read_tree
+from flaxformer_lite.workdir.bucket import RunBucket
+from flaxformer_lite.workdir.hosts import agreed, barrier, share
 from flaxformer_lite.workdir.manifest import META, difference, leaf_types, read_manifest, steps_in, why_damaged
 
 QUIET = Quiet("orbax")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -72,21 +74,23 @@ def regular(manifests: dict[int, dict[str, Any]]) -> list[int]:
     return sorted(step for step, manifest in manifests.items() if not manifest.get("interim"))
 
 
+class Unusable(DamageError):
+    """A checkpoint in a bucket turned out to be damaged, or was deleted, when its arrays were read."""
+
+
 class Checkpoints:
     """The checkpoints of one run: saved in the background, kept by age and by metric, restored onto any devices.
 
     A checkpoint that is not regular is kept until the next one is complete and counts nowhere, so a stopped run keeps and averages
     the same checkpoints as one that was not stopped.
 
-    All processes call the same methods in the same order. They share the folder; or each has its own, and the first one alone
-    writes, whole arrays that it gathers from the others (`shared`).
+    All processes call the same methods in the same order. They share the folder or the bucket; each writes its shards.
 
     Args:
         folder: the folder of the checkpoints; made if it is missing, unless `read_only`.
         retention: which checkpoints are kept.
         read_only: never write or delete: for commands that read a run which may be training.
-        shared: whether all processes reach this folder. If not, `steps`, `metrics` and all others tell what is in this
-            process's folder, and a new checkpoint is in the first one's only.
+        bucket: the bucket of the run, of which `folder` is in the working copy of this process; None: the run is in a folder.
         seal: returns the seal of the run, as JSON; called at the first save.
         warn: called with one line for each damaged checkpoint that is skipped.
     """
@@ -97,13 +101,14 @@ class Checkpoints:
         retention: Retention,
         *,
         read_only: bool = False,
-        shared: bool = True,
+        bucket: RunBucket | None = None,
         seal: Callable[[], dict[str, Any] | None] = lambda: None,
         warn: Callable[[str], object] = warn,
     ) -> None:
         # Orbax hands the path to TensorStore, which wants it absolute.
         self._folder, self._retention = Path(folder).absolute(), retention
-        self._hosts, self._seal, self._warn = OneFolder() if shared else OwnFolders(), functools.cache(seal), warn
+        self._bucket, self._seal, self._warn = bucket, functools.cache(seal), warn
+        self._place = str(self._folder) if bucket is None else f"{bucket.store.url}/checkpoints"  # as messages name it
         self._manifests: dict[int, dict[str, Any]] = {}  # of the steps that have a readable one
         self._damage: dict[int, str | None] = {}  # why a step is damaged, None: its files are as they were written
         self._reported: set[int] = set()  # the damaged steps that the user knows of
@@ -117,8 +122,12 @@ class Checkpoints:
             check_platforms()
             from flaxformer_lite.workdir.managers import make_manager
 
-            self._orbax = make_manager(self._folder, self, shared)
-        self._there = steps_in(self._folder) if read_only else []
+            self._orbax = make_manager(self._folder, self, bucket)
+        self._look()
+
+    def _look(self) -> None:
+        """Reads the manifests of all complete steps."""
+        self._there = steps_in(self._folder) if self._orbax is None else []
         for step in self._all_steps():
             with contextlib.suppress(DamageError):  # reported when it is to be restored
                 self._manifests[step] = read_manifest(self._folder, step)
@@ -152,9 +161,6 @@ class Checkpoints:
             ValueError: the step exists, and this process neither saved nor restored it.
             OSError: this save could not start, or the one before failed in the background.
         """
-        state = self._hosts.to_save(state)
-        if not self._hosts.writes:
-            return
         values = None if metrics is None else {name: float(value) for name, value in metrics.items()}
         content = {
             "meta": meta,
@@ -190,16 +196,24 @@ class Checkpoints:
         Raises:
             ValueError: there is no whole checkpoint, or not that step; `step` is damaged; the trees differ.
         """
-        self.wait()
         if step is None:
-            step = self.latest_whole()
-        else:
-            self._require_whole(step)
+            return self.usable(lambda: self._restore(abstract_state, self.latest_whole()))
+        return self._restore(abstract_state, step)
+
+    def _restore(self, abstract_state: PyTree, step: int) -> tuple[int, PyTree, dict[str, Any]]:
+        self.wait()
+        self._require_whole(step)
         self._require_same_tree(step, leaf_types(abstract_state), "")
-        state = read_tree(self._folder / str(step) / "state", abstract_state)
+        state = self._read(step, abstract_state)
         chex.assert_trees_all_equal_shapes_and_dtypes(state, abstract_state)
         self._ours.add(step)
         return step, state, self.meta(step)
+
+    def usable(self, read: Callable[[], Result]) -> Result:
+        """Returns the result of `read`, which chooses a step itself, and is called again if that step in a bucket is unusable."""
+        while True:
+            with contextlib.suppress(Unusable):
+                return read()
 
     def set_damaged(self, step: int, reason: str) -> None:
         """Counts `step` as damaged from now on, for a reason that its files do not show: the one before it is used instead."""
@@ -242,6 +256,9 @@ class Checkpoints:
 
         Raises: ValueError if there are fewer than `n` such checkpoints, or the trees differ.
         """
+        return self.usable(lambda: self._average(abstract_params, n))
+
+    def _average(self, abstract_params: PyTree, n: int) -> tuple[int, PyTree]:
         steps = self.newest_regular(n)
         if len(steps) < n:
             listed = (
@@ -249,7 +266,7 @@ class Checkpoints:
             )
             remedy = f"average at most {len(steps)}, or use weights last" if len(steps) > 1 else "use weights last"
             raise ValueError(
-                f"cannot average {counted(n, 'checkpoint')} of {self._folder}: the run has "
+                f"cannot average {counted(n, 'checkpoint')} of {self._place}: the run has "
                 f"{counted(len(steps), 'whole checkpoint')}{listed}, without one that was saved because it was stopped; {remedy}"
             )
         total = jax.tree.map(lambda x: jnp.zeros((), jnp.promote_types(x.dtype, jnp.float32)), abstract_params)
@@ -271,7 +288,7 @@ class Checkpoints:
         if step is None:
             damaged = "; ".join(f"{bad} is damaged ({why})" for bad, why in sorted(self._damage.items()) if why)
             damaged = damaged or "it has none; train the run first"
-            raise ValueError(f"no checkpoint to restore in {self._folder}: {damaged}")
+            raise ValueError(f"no checkpoint to restore in {self._place}: {damaged}")
         return step
 
     def newest_regular(self, n: int, before: float = math.inf) -> list[int]:
@@ -314,15 +331,18 @@ class Checkpoints:
             return
         try:
             self._orbax.wait()
+        except ConflictError as error:
+            raise Failure(f"{error}: this one stops and leaves all checkpoints as they are") from None
         except Exception as error:  # on a full disk TensorStore raises a ValueError, Orbax others
             reason = str(error).partition("\n")[0]
             before = [self._folder / str(step) for step in self._all_steps() if step != self._saved]
             # Each part of Orbax and TensorStore has its own words for that. A save may have made the folder anew.
-            if not self._folder.is_dir() or (before and not any(folder.is_dir() for folder in before)):
+            is_gone = not self._folder.is_dir() or (before and not any(folder.is_dir() for folder in before))
+            if self._bucket is None and is_gone:
                 reason = f"{os.strerror(errno.ENOENT)}: the folder was moved, deleted or unmounted"
             self._orbax.reload()  # its list lacks steps that it has not deleted yet
             kind = TimeoutError if isinstance(error, TimeoutError) else OSError
-            raise kind(f"saving a checkpoint in {self._folder} failed: {reason}") from error
+            raise kind(f"saving a checkpoint in {self._place} failed: {reason}") from error
 
     def close(self) -> None:
         """Waits until the checkpoint in progress is complete and closes the folder."""
@@ -355,17 +375,15 @@ class Checkpoints:
     def _replace(self, step: int, content: dict[str, Any]) -> None:
         """Replaces meta and metrics of a checkpoint, atomically."""
         if step not in self._ours:
-            raise ValueError(
-                f"checkpoint {step} is in {self._folder} already, from another run: save in another folder"
-            )
+            raise ValueError(f"checkpoint {step} is in {self._place} already, from another run: save in another folder")
         if content["metrics"] is None:
             content["metrics"] = self.metrics(step)
         content["interim"] = content["interim"] and not self.is_regular(step)
         self._manifests[step] = content
-        self._hosts.barrier(f"checkpoint {step} to be replaced")  # after a rollback others may still read its meta
-        if jax.process_index() == 0:
+        barrier(f"checkpoint {step} to be replaced")  # after a rollback others may still read its meta
+        if jax.process_index() == 0 or self._bucket is not None:  # of a bucket each process has a working copy
             write_whole(self._folder / str(step) / "meta" / META, json.dumps(sealed(content)))
-        self._hosts.barrier(f"checkpoint {step} replaced")
+        barrier(f"checkpoint {step} replaced")
         for other in set(self.steps()) - self._kept(self.steps()):
             self._orbax.delete(other)
 
@@ -373,24 +391,26 @@ class Checkpoints:
         steps = sorted(self._all_steps())
         if step not in steps:
             there = ", ".join(map(str, steps)) or "none"
-            raise ValueError(f"step {step} is not in {self._folder}: the steps there are {there}")
+            raise ValueError(f"step {step} is not in {self._place}: the steps there are {there}")
 
     def _require_whole(self, step: int) -> None:
         self._require(step)
         if not self._is_whole(step):
-            raise ValueError(f"checkpoint {step} in {self._folder} is damaged: {self._damage[step]}")
+            raise ValueError(f"checkpoint {step} in {self._place} is damaged: {self._damage[step]}")
 
     def _require_same_tree(self, step: int, wanted: dict[str, str], prefix: str) -> None:
         leaves = read_manifest(self._folder, step)["leaves"]
         stored = {path: leaf for path, leaf in leaves.items() if path.startswith(prefix)}
         if stored != wanted:
             what = difference(stored, wanted)
-            raise ValueError(f"checkpoint {step} in {self._folder} has another tree: {what}; use the config of the run")
+            raise ValueError(f"checkpoint {step} in {self._place} has another tree: {what}; use the config of the run")
 
     def _is_whole(self, step: int) -> bool:
-        """Returns whether every file is as it was written: in a shared folder each process compares its part of them, once."""
+        """Returns whether every file is as it was written: each process compares its part of them, once. Arrays in a bucket are
+        compared when they are read."""
         if step not in self._damage:
-            self._damage[step] = self._hosts.agreed(why_damaged(self._folder, step, self._hosts.share))
+            has_digests = self._bucket is None
+            self._damage[step] = agreed(why_damaged(self._folder, step, share() if has_digests else None))
         return self._damage[step] is None
 
     def _whole_steps(self, steps: Iterable[int]) -> Iterator[int]:
@@ -402,30 +422,35 @@ class Checkpoints:
                 continue
             for bad in sorted(set(skipped) - self._reported, reverse=True) if jax.process_index() == 0 else []:
                 reason = self._damage[bad]
-                self._warn(f"checkpoint {bad} in {self._folder} is damaged ({reason}); using checkpoint {step} instead")
+                self._warn(f"checkpoint {bad} in {self._place} is damaged ({reason}); using checkpoint {step} instead")
             self._reported.update(skipped)
             skipped.clear()
             yield step
 
     def _read_field(self, step: int, field: str, abstract: PyTree, rounded: PyTree | None = None) -> PyTree:
         self._require_same_tree(step, leaf_types({field: abstract}), f"{field}/")
-        return read_tree(self._folder / str(step) / "state", {field: rounded or abstract})[field]
+        return self._read(step, {field: rounded or abstract})[field]
 
+    def _read(self, step: int, abstract: PyTree) -> PyTree:
+        """Returns arrays of a step.
 
-def read_tree(folder: Path, abstract: PyTree) -> PyTree:
-    """Returns the arrays in `abstract` of a checkpoint's state in its types and shardings, or on the first local device."""
-    check_platforms()
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    database = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder.resolve()}/"}}  # as Orbax writes it
-
-    def read(path: str, x: Any) -> Array:
-        kvstore = database | {"path": path.replace("/", ".")}
-        stored = tensorstore.open({"driver": "zarr", "kvstore": kvstore}, read=True, context=context).result()
-        sharding = getattr(x, "sharding", None) or here
-        return jax.make_array_from_callback(
-            x.shape, sharding, lambda index: stored[index].read().result().astype(x.dtype, copy=False)
-        )
-
-    context, leaves = tensorstore.Context(), leaves_by_path(abstract)
-    with ThreadPoolExecutor() as pool:
-        return jax.tree.unflatten(jax.tree.structure(abstract), pool.map(read, leaves, leaves.values()))
+        Raises: Unusable, in all processes, if arrays in a bucket are damaged, or a training has deleted them meanwhile.
+        """
+        if self._bucket is None:
+            return read_tree(in_folder(self._folder / str(step) / "state"), abstract)
+        state, reason = None, None
+        try:
+            with in_one_line(f"{self._place}/{step}"):
+                state = read_tree(self._bucket.arrays(step), abstract)
+        except Unreachable:
+            raise
+        except StoreError as error:
+            reason = str(error)
+        if (reason := agreed(reason)) is None:
+            return state
+        if self._orbax is None:
+            self._bucket.pull()
+            self._look()
+        if step in self._all_steps():
+            self.set_damaged(step, reason)
+        raise Unusable(f"checkpoint {step} in {self._place} is damaged: {reason}")

@@ -16,6 +16,8 @@ huggingface/         files of the tokenizer of an imported model, such as its ch
 train.log            the lines that were printed on the terminal
 .lock                locked by the one process that trains; contains its mark, by which processes on other hosts know it
 .state.json          the marks of this folder, which a mirror does not have: state.py
+
+A run at a URL lives in a bucket (bucket.py); its RunFolder has the working copy of this process.
 """
 
 import contextlib
@@ -33,10 +35,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flaxformer_lite.base.atomic_files import write_json, write_whole
+from flaxformer_lite.base.atomic_files import atomic_write, require_absent, require_local, write_json, write_whole
 from flaxformer_lite.base.console import Failure, warn
 from flaxformer_lite.base.model_names import full_name
-from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.config import Config, from_json, to_json
 from flaxformer_lite.config.differences import changed, describe_differences, differences, fixed, flatten
 from flaxformer_lite.config.options import as_options
@@ -54,7 +55,8 @@ from flaxformer_lite.files.tokenizers.kinds import (
     load_run_tokenizers,
     save_tokenizers,
 )
-from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, steps_in
+from flaxformer_lite.workdir.bucket import RunBucket, bucket_to_train
+from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, steps_in, why_damaged
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
 from flaxformer_lite.workdir.state import STATE, mark, marks
 
@@ -70,8 +72,8 @@ COPIED_FILES = (IMPORTED, *CHAT_TEMPLATES, *(f"huggingface/{name}" for name in (
 
 
 @contextlib.contextmanager
-def locked(path: Path, mark: str) -> Iterator[None]:
-    """Locks the file `path` and writes `mark` into it. The kernel releases the lock however the process ends.
+def locked(path: Path, mark: str, name: str) -> Iterator[None]:
+    """Locks the file `path` of the run `name` and writes `mark` into it. The kernel releases the lock however the process ends.
 
     Raises: ValueError if another process holds the lock.
     """
@@ -80,12 +82,12 @@ def locked(path: Path, mark: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"another process is training in {path.parent}: wait until it has ended, or choose another --workdir"
+                f"another process is training in {name}: wait until it has ended, or choose another --workdir"
             ) from None
         except OSError as error:
             if error.errno not in (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS):
                 raise
-            warn(f"{path} cannot be locked ({error.strerror}): let only one process train in {path.parent} at a time")
+            warn(f"{path} cannot be locked ({error.strerror}): let only one process train in {name} at a time")
         file.truncate(0)
         file.write(mark)
         file.flush()
@@ -128,22 +130,37 @@ class RunFolder:
     Args:
         silent: write no metrics, samples or hypotheses: of several processes only the first one reports.
         with_changes: whether the run continues with other settings, those that may change if that is asked for.
+        bucket: the bucket of a run at the URL `path`: all files are those of the working copy.
 
-    Raises: ValueError for a URL: `open_run` (mirror.py) reads a run there.
+    Raises: ValueError for a URL without `bucket`: `open_run` reads a run there.
     """
 
-    def __init__(self, path: str | Path, *, silent: bool = False, with_changes: bool = False):
-        if is_url(path):
-            raise ValueError(f"{path} is a URL: choose a local folder, and set train.mirror to the URL")
-        self.path, self.silent, self.with_changes = Path(path), silent, with_changes
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        silent: bool = False,
+        with_changes: bool = False,
+        bucket: RunBucket | None = None,
+    ):
+        self.path = Path(path) if bucket is None else bucket.here
+        require_local(self.path)
+        self.silent, self.with_changes, self.bucket = silent, with_changes, bucket
+        self.name = str(self.path) if bucket is None else bucket.store.url
+        """The path or the URL of the run, for messages."""
         self._mark: str | None = None
         self._config_before: Config | None = None
         self.settled: Config | None = None
         """The config that this process trains, as it was typed, with the facts of the data once they are known."""
-        self.shared = True
-        """Whether all processes of a run reach this folder; if not, each has its own and shares the mirror only."""
+        self.shared = bucket is None
+        """Whether all processes of a run reach this folder; of a run in a bucket each has its own working copy."""
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
+
+    @property
+    def title(self) -> str:
+        """The last part of the path or the URL of the run."""
+        return self.path.resolve().name if self.bucket is None else self.name.rpartition("/")[2]
 
     def config(self) -> Config:
         """Returns the config of the run, in steps once the data was read. Raises: ValueError if the folder has none."""
@@ -155,10 +172,10 @@ class RunFolder:
         if not file.is_file():
             what = "holds no run (there is no config.json in it)" if self.path.is_dir() else "does not exist"
             raise ValueError(
-                f"the run folder {self.path} {what}: train one with `flaxformer-lite train CONFIG --workdir {self.path}`, or "
-                f"import a model of the hub with `flaxformer-lite import hf {full_name(self.path.name)} RUN`, and name RUN"
+                f"the run folder {self.name} {what}: train one with `flaxformer-lite train CONFIG --workdir {self.name}`, or "
+                f"import a model of the hub with `flaxformer-lite import hf {full_name(self.title)} RUN`, and name RUN"
             )
-        return from_json(file.read_bytes(), str(file))
+        return from_json(file.read_bytes(), f"{self.name}/config.json")
 
     @property
     def trained(self) -> bool:
@@ -175,18 +192,14 @@ class RunFolder:
         Raises: ValueError if the folder belongs to another config or another process, holds other files, or has lost its
             checkpoints.
         """
-        if self.path.is_file():
-            raise ValueError(f"--workdir {self.path} is a file: choose a folder")
-        is_run = (self.path / "config.json").is_file()
-        # Hidden files do not count: the lock, and unfinished files of a process that was killed.
-        if not is_run and self.path.is_dir() and any(not file.name.startswith(".") for file in self.path.iterdir()):
-            raise ValueError(
-                f"--workdir {self.path} holds files but no config.json, so it is no run folder: choose a new or empty one"
-            )
+        if self.bucket is None:
+            self._check_place()
         existed = self.path.is_dir()
         self.path.mkdir(parents=True, exist_ok=True)
         self._mark = secrets.token_hex()
-        with locked(self.path / ".lock", self._mark):
+        held = contextlib.nullcontext() if self.bucket is None else self.bucket.held()
+        with locked(self.path / ".lock", self._mark, self.name), held:
+            is_run = (self.path / "config.json").is_file()
             self.write_config(config)
             try:
                 self._note_checkpoints()
@@ -197,6 +210,39 @@ class RunFolder:
                 raise
             finally:
                 self._note_checkpoints()
+
+    def _check_place(self) -> None:
+        """Raises: ValueError if the folder is a file or a URL, or holds other files than a run's."""
+        require_local(self.path)
+        if self.path.is_file():
+            raise ValueError(f"--workdir {self.path} is a file: choose a folder")
+        is_run = (self.path / "config.json").is_file()
+        # Hidden files do not count: the lock, and unfinished files of a process that was killed.
+        if not is_run and self.path.is_dir() and any(not file.name.startswith(".") for file in self.path.iterdir()):
+            raise ValueError(
+                f"--workdir {self.path} holds files but no config.json, so it is no run folder: choose a new or empty one"
+            )
+
+    def receive(self) -> None:
+        """Brings the working copy of a process that does not hold the run in a bucket to the state there."""
+        if self.silent and self.bucket is not None:
+            self.bucket.pull()
+
+    def hand_on(self) -> None:
+        """Copies what the process that holds a run in a bucket has written there, for the other processes."""
+        if not self.silent and self.bucket is not None:
+            self.bucket.push()
+
+    def publish(self, *names: str) -> None:
+        """Copies results, files of the working copy of a run in a bucket, there. Raises: StoreError if that fails."""
+        if self.bucket is not None:
+            self.bucket.publish(names)
+
+    def why_damaged(self, step: int) -> str | None:
+        """Returns why a checkpoint is damaged, in a few words, after reading all of it; None if all is as it was written."""
+        if self.bucket is not None:
+            return self.bucket.why_damaged(step)
+        return why_damaged(self.checkpoints, step)
 
     def _note_checkpoints(self) -> None:
         """Marks the folder as trained if there is a checkpoint."""
@@ -228,6 +274,8 @@ class RunFolder:
 
     def check_lock(self) -> None:
         """Raises: Failure if this process has locked the folder, and another one has locked it since `.lock` was deleted."""
+        if self.bucket is not None and self.bucket.lost is not None:
+            raise Failure(f"{self.bucket.lost}: this one stops and leaves all checkpoints as they are")
         file = self.path / ".lock"
         if self._mark is not None and file.exists() and file.read_text(encoding="utf-8") != self._mark:
             raise Failure(
@@ -243,8 +291,8 @@ class RunFolder:
                 if (self.path / ".lock").read_text(encoding="utf-8") == mark:
                     return
         raise ValueError(
-            f"--workdir {self.path} is not the folder that the first process writes to: all hosts must reach the same one, or have "
-            "a train.mirror and one process each"
+            f"--workdir {self.path} is not the folder that the first process writes to: all hosts must reach the same one, or "
+            "train in a bucket: --workdir gs://BUCKET/RUN"
         )
 
     def write_config(self, config: Config) -> None:
@@ -267,7 +315,7 @@ class RunFolder:
         different = differences(before.concrete, config.concrete, on_request=self.with_changes)
         if different and self.trained:
             raise ValueError(
-                f"the run folder {self.path} was made with another config: {describe_differences(different)}. Use another "
+                f"the run folder {self.name} was made with another config: {describe_differences(different)}. Use another "
                 f"run folder, or the old settings{self._way_on(different, config)}"
             )
         return bool(different)
@@ -304,7 +352,7 @@ class RunFolder:
         options = as_options({path: new for path, (_, new) in changes.items()})
         words = [
             "flaxformer-lite train",
-            shlex.quote(str(self.path / "config.json")),
+            shlex.quote(f"{self.name}/config.json"),
             options,
             "--continue-with-changes",
         ]
@@ -316,8 +364,8 @@ class RunFolder:
         A run that was killed before its first checkpoint was complete has rows too: up to the second checkpoint, before which the
         trainer waits for the first, in a folder `checkpoints` that exists. It has no mark `trained`.
         """
-        if self.trained or not self.metrics.is_file():
-            return
+        if self.trained or self.bucket is not None or not self.metrics.is_file():
+            return  # the ledger of a bucket tells that there is no checkpoint
         config, last = (
             (self._config_before or self.typed_config()).concrete,
             max((row["step"] for row in self.rows()), default=0),
@@ -388,7 +436,11 @@ class RunFolder:
         imported = self.imported
         weights = str(imported.get("weights", ""))
         name = weights.removeprefix("hf://") if weights.startswith("hf://") else Path(weights).name
-        name = self.path.resolve().name if imported.get("trained") or not name else name
+        name = (
+            (self.path.resolve().name if self.bucket is None else self.name.rpartition("/")[2])
+            if imported.get("trained") or not name
+            else name
+        )
         return {"name": name, "license": imported.get("license")}
 
     def load_tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int]) -> Tokenizers:
@@ -504,3 +556,32 @@ class RunFolder:
     def _write(self, path: Path, text: str) -> None:
         if not self.silent:
             write_whole(path, text)
+
+
+def check_new_run(path: str | Path) -> RunBucket | None:
+    """Returns the bucket of a run that is to be written at a URL; None for a folder. Raises: ValueError if the place is taken."""
+    bucket = bucket_to_train(path)
+    if bucket is None:
+        require_absent(Path(path))
+    elif bucket.store.names():
+        raise ValueError(f"{path} has files already: give an empty place")
+    return bucket
+
+
+@contextlib.contextmanager
+def new_run(path: str | Path) -> Iterator[RunFolder]:
+    """Yields the folder of a run that is to be written; at the end it is in its place, a folder or a URL, after an error nowhere.
+
+    Raises: ValueError if the place is taken, or cannot be written.
+    """
+    bucket = check_new_run(path)
+    if bucket is None:
+        with atomic_write(Path(path)) as unfinished:
+            yield RunFolder(unfinished)
+        return
+    with bucket.held():
+        try:
+            yield RunFolder(path, bucket=bucket)
+        except BaseException:
+            bucket.empty()
+            raise

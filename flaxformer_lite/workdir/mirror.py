@@ -20,18 +20,19 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from filelock import FileLock
 
 from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.console import Progress, warn
-from flaxformer_lite.base.remote_files import cache_root, describe_error, is_url, open_filesystem, reading
-from flaxformer_lite.base.sealed_files import DamageError, text_digest
+from flaxformer_lite.base.remote_files import cache_folder, describe_error, is_store, is_url, open_filesystem, reading
+from flaxformer_lite.base.sealed_files import DamageError
 from flaxformer_lite.config import Config, from_json
 from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.engine.exports import EXPORTS
+from flaxformer_lite.workdir.bucket import RunBucket
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.manifest import DIGESTS, META, read_document, steps_in, why_damaged
 from flaxformer_lite.workdir.state import mark, marks
@@ -187,7 +188,7 @@ class RemoteRun:
 
 
 def open_run(path: str | Path) -> RunFolder:
-    """Returns a run folder for reading: a local one, or the local copy of the one at a URL.
+    """Returns a run folder for reading: a local one; or for a URL a local copy, without the arrays if the run lives in a bucket.
 
     The copy lies in `~/.cache/flaxformer_lite` (or below `XDG_CACHE_HOME`). Only what has changed is copied again, by one process
     at a time.
@@ -196,8 +197,14 @@ def open_run(path: str | Path) -> RunFolder:
     """
     if not (isinstance(path, str) and is_url(path)):
         return RunFolder(path)
-    remote, copy = RemoteRun(path), cache_folder(path)
+    copy = cache_folder(path)
     copy.parent.mkdir(parents=True, exist_ok=True)
+    if is_store(path) and (bucket := RunBucket(path, copy)).has_run():
+        with FileLock(f"{copy}.lock"), Progress() as progress:
+            progress.update(f"copying the small files of {path}")
+            bucket.pull()
+        return RunFolder(path, bucket=bucket)
+    remote = RemoteRun(path)
     with reading(path), Progress() as progress, FileLock(f"{copy}.lock"):
         is_run = "config.json" in remote.files()
         if is_run:
@@ -209,11 +216,6 @@ def open_run(path: str | Path) -> RunFolder:
             f"{path} holds no run (there is no config.json in it): give the URL of a run folder, or of a mirror"
         )
     return RunFolder(copy)
-
-
-def cache_folder(url: str) -> Path:
-    name = url.rstrip("/").rpartition("/")[2]
-    return cache_root() / f"{name}-{text_digest(url)[:12]}"
 
 
 def drop_other_checkpoints(folder: Path, kept: list[int]) -> None:
@@ -230,16 +232,13 @@ def newest_whole(folder: RunFolder) -> int:
 def with_mirror(folder: RunFolder, config: Config) -> contextlib.AbstractContextManager[None]:
     """Brings a run folder and `train.mirror` to one state before training; returns a context for the training.
 
-    The process that writes, which has locked its folder, comes first; hosts that do not share that folder follow.
+    The process that writes has locked its folder.
 
     Raises: ValueError as the functions below, or if the folder has lost its checkpoints.
     """
-    if folder.silent:
-        return contextlib.nullcontext() if folder.shared else follow_mirror(folder, config)
-    start_from_mirror(folder, config)
-    folder.check_nothing_lost()
-    if not folder.shared:
-        push_once(folder, config)
+    if not folder.silent:
+        start_from_mirror(folder, config)
+        folder.check_nothing_lost()
     return contextlib.nullcontext()
 
 
@@ -310,34 +309,6 @@ def check_copy(folder: Path, url: str) -> None:
             f"train.mirror, or delete {other}"
         )
     mark(folder, place=str(folder.resolve()))
-
-
-def push_once(folder: RunFolder, config: Config) -> None:
-    """Brings the mirror to the state of the run folder. Raises: ValueError if that fails: other hosts need the mirror."""
-    mirror = Mirror(str(config.train.mirror), folder.path, Progress(silent=True))
-    try:
-        mirror.push()
-    except Exception as error:
-        raise ValueError(
-            f"train.mirror {mirror.remote.url} cannot be written ({describe_error(error)}): hosts that do not share the run "
-            "folder need it"
-        ) from None
-    finally:
-        shutil.rmtree(mirror.snapshot, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def follow_mirror(folder: RunFolder, config: Config) -> Iterator[None]:
-    """Locks the run folder of a host that writes no checkpoints, after bringing it to the state of the mirror.
-
-    Raises: ValueError if the mirror cannot be read.
-    """
-    remote = RemoteRun(str(config.train.mirror))
-    with folder.lock(config):
-        with reading(f"train.mirror {remote.url}"), Progress(silent=True) as progress:
-            steps = remote.fetch(folder.path, progress, verify=True)
-        drop_other_checkpoints(folder.checkpoints, steps)
-        yield
 
 
 def mirroring(config: Config, folder: RunFolder, progress: Progress) -> contextlib.AbstractContextManager[object]:

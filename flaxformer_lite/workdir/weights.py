@@ -52,7 +52,7 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
             best_mode=train.best_mode,
         ),
         read_only=read_only,
-        shared=folder.shared,
+        bucket=folder.bucket,
         seal=lambda: seal(folder.path, folder.settled or config),
     )
 
@@ -119,13 +119,18 @@ def restore_weights(
     if weights.startswith("average:"):
         step, params = checkpoints.average(shapes, int(weights.removeprefix("average:")))
     else:
-        if step is None:
-            step = checkpoints.best() if weights == "best" else checkpoints.latest_whole()
-        if step is None:
-            raise ValueError("no checkpoint has been evaluated yet, so weights 'best' has none: use --weights last")
         rounded = with_shardings(rounded_shapes(shapes, dtype), jax.tree.map(lambda x: x.sharding, shapes))
         field: Literal["params", "ema"] = "ema" if weights == "ema" else "params"
-        params = checkpoints.restore_params(shapes, step, field=field, rounded=rounded)
+
+        def restore(chosen: int | None) -> tuple[int, PyTree]:
+            if chosen is None:
+                raise ValueError("no checkpoint has been evaluated yet, so weights 'best' has none: use --weights last")
+            return chosen, checkpoints.restore_params(shapes, chosen, field=field, rounded=rounded)
+
+        if step is not None or weights == "best":
+            step, params = restore(checkpoints.best() if step is None else step)
+        else:
+            step, params = checkpoints.usable(lambda: restore(checkpoints.latest_whole()))
     # Frozen parameters may be saved in bfloat16; the model's own are float32.
     used = rounded_shapes(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), shapes), dtype)
     return step, jax.tree.map(lambda x, like: x.astype(like.dtype), params, used)
@@ -213,7 +218,7 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
             for path in unexpected
         )
         raise ValueError(
-            f"train.init_from {folder.path} does not fit: {listed}. Change the model, or start them fresh: add patterns that "
+            f"train.init_from {folder.name} does not fit: {listed}. Change the model, or start them fresh: add patterns that "
             "match their paths to train.init_fresh"
         )
     unused = sorted(set(there) - set(here))
@@ -225,7 +230,7 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
             f"the classes of train.init_from are {', '.join(config.objective.class_names)}, and those of the objective start from "
             "them in their order: if they mean others, set train.init_fresh to ('pooler/classes/*',)"
         )
-    report = [f"{len(taken)} parameters from step {step} of {folder.path}"]
+    report = [f"{len(taken)} parameters from step {step} of {folder.name}"]
     adapters = [path for path in fresh if path.endswith("/lora_a/kernel")]
     others = [path for path in fresh if "/lora_" not in path]
     report += [f"fresh: {', '.join(others)}"] if others else []

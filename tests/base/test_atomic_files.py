@@ -41,3 +41,14 @@ def test_what_cannot_be_created_is_refused(tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"link exists already: give a folder that does not exist$"):
         require_absent(tmp_path / "link")
+
+
+def test_a_url_is_refused_before_a_folder_is_made_for_its_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for path in Path("gs://bucket/run"), Path("simplecache::s3://bucket/run"):
+        with pytest.raises(ValueError, match=r"://bucket/run is a URL, and this is written to the local disk only"):
+            write_whole(path, "")
+        with pytest.raises(ValueError, match="is a URL"):
+            require_absent(path)
+    assert list(tmp_path.iterdir()) == []
+    write_whole(Path("a:b/x"), "")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.base.remote_files import has_file, is_url, matching_urls, open_filesystem, read_url
+from flaxformer_lite.base.remote_files import has_file, is_store, is_url, matching_urls, open_filesystem, read_url
 from flaxformer_lite.config import load_config, to_json
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text.characters import Characters
@@ -40,6 +40,16 @@ def test_urls(path: str):
 @pytest.mark.parametrize("path", ["runs/x", "/a://b", "C://run", "C:\\run", "a:b", "", Path("s3://bucket")])
 def test_paths(path: str | Path):
     assert not is_url(path)
+
+
+@pytest.mark.parametrize("url", ["file:///tmp/run", "gs://bucket/run", "s3://bucket", "memory://run"])
+def test_urls_of_stores(url: str):
+    assert is_store(url)
+
+
+@pytest.mark.parametrize("path", ["runs/x", "hf://owner/name", "https://host/run", "gs", "", Path("gs://bucket"), None])
+def test_other_paths(path: object):
+    assert not is_store(path)
 
 
 def test_text_files(tmp_path: Path):

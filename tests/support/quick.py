@@ -89,7 +89,7 @@ EVERY: dict[str, int | tuple[str, ...]] = {
     "training/multihost/test_multihost.py::test_a_pmap_of_processes_is_one_with_micro_batches": (),
     "training/multihost/test_multihost.py::test_a_signal_to_one_in_an_evaluation_ends_it_in_all_after_the_same_batch": (),
     "training/multihost/test_multihost.py::test_four_processes_are_one": (),
-    "training/multihost/test_multihost.py::test_hosts_that_share_only_a_mirror": (),
+    "training/multihost/test_multihost.py::test_hosts_that_share_only_a_bucket": (),
     "training/multihost/test_multihost.py::test_one_whose_partner_dies_before_its_devices_are_known_ends_with_a_word": (),
     "training/multihost/test_multihost.py::test_processes_in_other_folders_do_not_train": (),
     "training/multihost/test_multihost.py::test_processes_that_wait_in_vain_end_with_a_word": 2,

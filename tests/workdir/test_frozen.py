@@ -20,7 +20,6 @@ from flaxformer_lite.training import loop
 from flaxformer_lite.workdir import parameter_digest, warm_start
 from flaxformer_lite.workdir.checkpoints import Retention
 from flaxformer_lite.workdir.frozen import Frozen, WithFrozen
-from flaxformer_lite.workdir.hosts import OwnFolders
 from flaxformer_lite.workdir.manifest import read_manifest
 from tests.support.commands import Command
 from tests.support.experiments import normal_params, tiniest_config, with_train
@@ -79,15 +78,13 @@ class State(NamedTuple):
     ema: Any = None
 
 
-def test_hosts_without_a_shared_folder_gather_what_trains_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    gathered: list[str] = []
-    monkeypatch.setattr(OwnFolders, "to_save", lambda _, state: gathered.extend(leaves_by_path(state.params)) or state)
+def test_only_what_trains_is_saved(tmp_path: Path):
     kernel = {"kernel": np.ones((3, 5), np.float32)}
     state = State(jax.tree.map(jax.device_put, {"query": kernel | {"lora_a": {"kernel": np.ones((3, 2), np.float32)}}}))
     frozen, retention = Frozen("base", ADAPTERS, (), lambda params: params), Retention(1, 1, "loss", "min")
-    with WithFrozen(frozen, tmp_path, retention, shared=False) as made:
+    with WithFrozen(frozen, tmp_path, retention) as made:
         made.save(1, state, {})
-    assert gathered == ["query/lora_a/kernel"]
+    assert [*read_manifest(tmp_path, 1)["leaves"]] == ["params/query/lora_a/kernel"]
     expected = {"run": "base", "sha256": parameter_digest({"query": kernel})}
     assert read_manifest(tmp_path, 1)["base"] == expected
 

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -105,16 +104,8 @@ def test_the_steps_of_an_open_folder_are_those_on_the_disk(tmp_path: Path, api: 
         assert checkpoints.steps() == [3, 4] == sorted(int(path.name) for path in tmp_path.iterdir())
 
 
-@needs.orbax_v1
-def test_several_processes_without_a_shared_folder_are_refused_by_v1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Orbax would wait for processes that write nothing."""
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match=r"share no folder: install orbax-checkpoint<1"):
-        make_manager(tmp_path, None, False, api="v1")
-
-
 def test_the_interface_v0_is_used_where_it_is_there(tmp_path: Path):
-    manager = make_manager(tmp_path, None, True)
+    manager = make_manager(tmp_path, None)
     assert type(manager).__name__ == "V0Manager"
     manager.close()
 

@@ -14,17 +14,14 @@ import pytest
 from filelock import FileLock
 
 from flaxformer_lite.base.console import Progress
+from flaxformer_lite.base.remote_files import cache_folder
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.workdir import RunFolder, mirror
 from flaxformer_lite.workdir.manifest import steps_in, why_damaged
 from flaxformer_lite.workdir.mirror import (
     Mirror,
     RemoteRun,
-    cache_folder,
-    follow_mirror,
-    newest_whole,
     open_run,
-    push_once,
     run_files,
     start_from_mirror,
     step_of,
@@ -386,26 +383,6 @@ def test_a_damaged_checkpoint_is_taken_from_the_mirror(run: Path):
     assert contents(run) == good
 
 
-def test_another_host_follows_the_mirror(run: Path, tmp_path: Path):
-    """Its folder becomes that of the first host: what is damaged or unknown there is replaced or deleted."""
-    other = tmp_path / "other"
-    write_run(run, CONFIG, [4, 8], 8)
-    push_once(RunFolder(run), CONFIG)
-    write_run(other, CONFIG, [2, 4, 8, 12], 12)
-    (other / "checkpoints" / "4" / "state" / "d" / "0b").write_text("flipped")
-    with follow_mirror(RunFolder(other), CONFIG), pytest.raises(ValueError, match="another process is training"):
-        RunFolder(other).lock(CONFIG).__enter__()
-    assert sorted(p.name for p in (other / "checkpoints").iterdir()) == ["4", "8"]
-    assert newest_whole(RunFolder(other)) == 8 and len(RunFolder(other).rows()) == 8
-    FlakyFileSystem.failure = FAILURES[0]
-    with pytest.raises(ValueError, match=r"cannot be read \(Transport"), follow_mirror(RunFolder(other), CONFIG):
-        pass
-    with pytest.raises(
-        ValueError, match=r"cannot be written \(Transport .* hosts that do not share the run folder need"
-    ):
-        push_once(RunFolder(run), CONFIG)
-
-
 def test_a_mirror_behind_the_folder_is_not_read(run: Path):
     push(run, [4], 4)
     write_run(run, CONFIG, [8], 8)
@@ -621,7 +598,7 @@ def test_mistakes(tmp_path: Path):
     FlakyFileSystem.failure = TimeoutError("timed out")
     with pytest.raises(ValueError, match=r"flaky://bucket/run: cannot be read \(timed out\)"):
         open_run(URL)
-    with pytest.raises(ValueError, match=r"flaky://bucket/run is a URL: choose a local folder, and set train.mirror"):
+    with pytest.raises(ValueError, match=r"flaky://bucket/run is a URL, and this is written to the local disk only"):
         RunFolder(URL)
 
 

@@ -20,7 +20,11 @@ TAKES_SETTINGS = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a config file, a run folder, or a name such as quickstart")
-    parser.add_argument("--workdir", metavar="RUN", help="the run folder; by default runs/<name of the config>")
+    parser.add_argument(
+        "--workdir",
+        metavar="RUN",
+        help="the run folder, or a place in a bucket, such as gs://BUCKET/RUN; by default runs/<name of the config>",
+    )
     parser.add_argument(
         "--continue-with-changes",
         action="store_true",

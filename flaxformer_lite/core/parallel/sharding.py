@@ -11,7 +11,7 @@ Reference: Rajbhandari et al. 2020, arXiv:1910.02054 (fsdp, there stage 3); Shoe
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -221,19 +221,6 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def replicated(mesh: Mesh) -> NamedSharding:
     """Returns the sharding of an array that is whole on every device."""
     return NamedSharding(mesh, PartitionSpec())
-
-
-def gather_to_first(tree: PyTree, keep: Callable[[Array], Any]) -> PyTree:
-    """Returns `keep` of each array, whole and divided over the devices of the first process; None in all other processes.
-
-    All processes call it. One array at a time is gathered, and each device gets only its share. A single process has all arrays.
-    """
-
-    def leaf(x: Array) -> Any:
-        whole = whole_in_each_process(x)
-        return keep(whole) if jax.process_index() == 0 else None
-
-    return jax.tree.map(leaf, tree)
 
 
 def gather_to_each(params: PyTree, mesh: Mesh | None) -> PyTree:

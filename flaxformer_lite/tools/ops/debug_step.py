@@ -19,7 +19,7 @@ from flaxformer_lite.core.runners import Runner
 from flaxformer_lite.core.step import TrainState, gradient, random_key
 from flaxformer_lite.run.recording import open_recording
 from flaxformer_lite.tools.recorder.rerun import before_step, placed_batch
-from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir import open_run
 
 
 def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:
@@ -32,7 +32,9 @@ def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:
     if config.train.runner != "mesh" or jax.process_count() > 1:
         raise ValueError("--debug-step repeats a step in one process with train.runner 'mesh': start it so")
     with Progress(step) as progress:
-        recording = open_recording(RunFolder(workdir, silent=True), progress, config)
+        folder = open_run(workdir)
+        folder.silent = True
+        recording = open_recording(folder, progress, config)
         number = recording.batch_of(step)  # before the steps are repeated: there may be no such step
         runner, start, state = before_step(recording, config, step, progress)
         progress.update("looking for a NaN", step)

@@ -20,7 +20,7 @@ from flaxformer_lite.workdir import (
     parameter_digest,
     restore_weights,
 )
-from flaxformer_lite.workdir.manifest import check_seal, steps_in, why_damaged
+from flaxformer_lite.workdir.manifest import check_seal, steps_in
 
 
 def describe(path: str, weights: str = "last", step: int | None = None) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def describe(path: str, weights: str = "last", step: int | None = None) -> dict[
         for path, leaf in leaves_by_path(params).items()
     ]
     return {
-        "run": str(folder.path),
+        "run": folder.name,
         "description": f"{describe_run(folder, config, params, shown)}\n  exports to: {exports_in_words(config)}",
         "exports": fitting_systems(config),
         "weights": weights,
@@ -89,7 +89,7 @@ def examine(folder: RunFolder) -> dict[str, str | None]:
     with Progress(len(steps)) as progress:
         for done, step in enumerate(steps):
             progress.update(f"reading checkpoint {step}", done)
-            parts[f"checkpoint {step}"] = why_damaged(folder.checkpoints, step)
+            parts[f"checkpoint {step}"] = folder.why_damaged(step)
     parts |= examine_stores(folder.path / ".tokens")
     if config.data.store is not None and (source := config.data.source("train")) is not None:
         files = [file for _, file in source.parts("data.train")]

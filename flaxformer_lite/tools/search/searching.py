@@ -74,7 +74,9 @@ def evaluate_search(
 def save_search(run: Run, report: dict[str, Any], results: Results) -> None:
     """Writes the report on a search and its results to the folder of a run. Raises: OSError if the results cannot be written."""
     save_scores(run, report, [], None)
-    write_results(run.folder.path / "hypotheses" / f"{report['split']}.trec", results, run.folder.path.name)
+    name = f"hypotheses/{report['split']}.trec"
+    write_results(run.folder.path / name, results, run.folder.path.name)
+    run.folder.publish(name)
 
 
 def search(run: Run, folder: SearchFolder, progress: Progress, by: Mapping[str, Any]) -> Results:

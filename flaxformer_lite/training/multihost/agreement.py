@@ -15,13 +15,13 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from flaxformer_lite.base.hardware import check_platforms
-from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.core.parallel.sharding import allgather_text, replicated
 from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.workdir import RunFolder
-from flaxformer_lite.workdir.mirror import newest_whole, with_mirror
+from flaxformer_lite.workdir.mirror import with_mirror
 
 Result = TypeVar("Result")
 
@@ -43,44 +43,25 @@ class Processes:
 
     @contextlib.contextmanager
     def lock(self, folder: RunFolder, config: Config) -> Iterator[None]:
-        """Holds the run folder, which starts from the mirror if that is ahead.
+        """Holds the run folder, which starts from the mirror if that is ahead, or the run in a bucket.
 
         Raises: ValueError if the folder or the mirror does not fit this run, or the processes differ in settings or folder.
         """
         self._agree_on_command(config)
+        if folder.bucket is not None and config.train.mirror is not None:
+            raise ValueError(
+                f"train.mirror is {config.train.mirror}, and {folder.name} is a bucket: set train.mirror to None"
+            )
         with contextlib.ExitStack() as stack:
             mark = self.on_all(lambda: stack.enter_context(folder.lock(config)) if self.is_first else "")
-            self._find_shared(folder, mark, config.train)
+            if self.count > 1 and folder.bucket is None:
+                mark = allgather_text(mark)[0]
+                self.on_all(lambda: folder.check_mark(mark))
+            self.on_all(folder.receive)
             self.first_then_others(lambda: stack.enter_context(with_mirror(folder, config)))
-            if not folder.shared:
-                newest = self.on_all(lambda: newest_whole(folder))
-                self.agree(lambda: {"the newest checkpoint": str(newest)}, "Start again, or delete the run folders")
             yield
             if config.train.mirror is not None:  # JAX waits for the first process 5 minutes only
                 multihost_utils.sync_global_devices("flaxformer_lite mirror copied")
-
-    def _find_shared(self, folder: RunFolder, mark: str, train: TrainConfig) -> None:
-        """Sets `folder.shared`: whether all processes see the mark of the first one in the folder.
-
-        Raises: SharedError if processes do not share the folder and have no mirror or want to return to its checkpoints, or if
-            some share it and others do not.
-        """
-        if self.count == 1:
-            return
-        mark, message = allgather_text(mark)[0], ""
-        try:
-            folder.check_mark(mark)
-        except ValueError as error:
-            message = str(error)
-        messages = allgather_text(message)
-        folder.shared = not any(messages)
-        if not folder.shared and (train.mirror is None or not all(messages[1:])):
-            raise SharedError(merge_messages(messages))
-        if not folder.shared and train.max_rollbacks:
-            raise SharedError(
-                f"train.max_rollbacks is {train.max_rollbacks}, but the hosts share no run folder, so only the first one has the "
-                "checkpoints to return to: set it to 0"
-            )
 
     def _agree_on_command(self, config: Config) -> None:
         """Raises: SharedError if the processes differ in settings, in the version of JAX or in the number of devices."""

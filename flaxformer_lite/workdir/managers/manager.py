@@ -1,8 +1,9 @@
-"""The contract between `Checkpoints` and a writer of checkpoints, and what both writers share."""
+"""The contract between `Checkpoints` and a writer of checkpoints, and what the writers share."""
 
 import shutil
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from jaxtyping import PyTree
@@ -18,7 +19,7 @@ SAVE_SECONDS_OF_SEVERAL = 20 * 86_400
 
 
 class Manager(Protocol):
-    """All processes that share the folder call the same methods in the same order."""
+    """All processes of a run call the same methods in the same order."""
 
     def save(self, step: int, state: PyTree, document: dict[str, Any]) -> None:
         """Starts to save; returns once the state is copied. Deletes what the policy does not keep once the step is complete."""
@@ -35,6 +36,17 @@ class Manager(Protocol):
         """Looks up which steps are complete, after a save that failed."""
 
     def close(self) -> None: ...
+
+
+class SavedStep(NamedTuple):
+    step: int
+
+
+def divide(policy: Any, steps: Collection[int]) -> tuple[set[int], list[int]]:
+    """Returns the steps that the policy keeps, and those that it does not keep."""
+    listed = [SavedStep(step) for step in sorted(steps)]
+    kept = {at.step for at, keep in zip(listed, policy.should_preserve(listed, context=None), strict=True) if keep}
+    return kept, sorted(set(steps) - kept)
 
 
 def save_seconds() -> int:

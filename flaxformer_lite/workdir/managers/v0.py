@@ -28,23 +28,13 @@ class CheckedTree(ocp.PyTreeCheckpointHandler):
 class V0Manager:
     """`Manager` by Orbax's CheckpointManager."""
 
-    def __init__(self, folder: Path, policy: Any, shared: bool) -> None:
-        processes = ocp.options.MultiprocessingOptions()
-        if not shared:
-            here = jax.process_index()
-            processes = ocp.options.MultiprocessingOptions(
-                primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process{here}"
-            )
+    def __init__(self, folder: Path, policy: Any) -> None:
         registry = ocp.DefaultCheckpointHandlerRegistry()
         # The layout that `read_tree` reads, whatever Orbax's default is
-        tree = CheckedTree(use_ocdbt=True, use_zarr3=False, multiprocessing_options=processes)
-        registry.add("state", ocp.args.PyTreeSave, tree)
-        document = ocp.JsonCheckpointHandler(filename=META, multiprocessing_options=processes)
-        registry.add("meta", ocp.args.JsonSave, document)
+        registry.add("state", ocp.args.PyTreeSave, CheckedTree(use_ocdbt=True, use_zarr3=False))
+        registry.add("meta", ocp.args.JsonSave, ocp.JsonCheckpointHandler(filename=META))
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy,
-            create=shared,
-            multiprocessing_options=processes,
             # If the folder cannot be written, save() raises; otherwise threads would wait minutes for a folder to appear.
             async_options=ocp.AsyncOptions(timeout_secs=save_seconds(), create_directories_asynchronously=False),
         )

@@ -18,15 +18,11 @@ import orbax.checkpoint
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
-from flaxformer_lite.workdir.managers.manager import TEMPORARY, delete_incomplete, save_seconds
+from flaxformer_lite.workdir.managers.manager import TEMPORARY, delete_incomplete, divide, save_seconds
 from flaxformer_lite.workdir.manifest import META, steps_in, write_digests
 
 ocp: Any = getattr(orbax.checkpoint, "v1", orbax.checkpoint)
 """The interface v1: beside v0 in Orbax 0.12, at the top of Orbax 1."""
-
-
-class SavedStep(NamedTuple):
-    step: int
 
 
 class Handler(ocp.handlers.CheckpointableHandler):
@@ -83,12 +79,7 @@ class Later(NamedTuple):
 class V1Manager:
     """`Manager` by `save_checkpointables_async`."""
 
-    def __init__(self, folder: Path, policy: Any, shared: bool) -> None:
-        if not shared and jax.process_count() > 1:
-            raise ValueError(
-                f"orbax-checkpoint is {orbax.checkpoint.__version__}, whose interface v1 waits for all processes, and these share "
-                "no folder: install orbax-checkpoint<1"
-            )
+    def __init__(self, folder: Path, policy: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._policy, self._steps = folder, policy, set(steps_in(folder))
         self._thread, self._saving = ThreadPoolExecutor(1), Future[None]()
@@ -112,10 +103,7 @@ class V1Manager:
         self._on_first(lambda: delete_incomplete(self._folder, str(step)), f"before {step}")
         with self._context:
             written = ocp.save_checkpointables_async(self._folder / str(step), {"state": state, "meta": document})
-        there = [SavedStep(number) for number in sorted(self._steps | {step})]
-        kept = self._policy.should_preserve(there, context=None)
-        old = [at.step for at, keep in zip(there, kept, strict=True) if not keep]
-        self._steps = {at.step for at in there}.difference(old)
+        self._steps, old = divide(self._policy, self._steps | {step})
 
         def finish() -> None:
             written.result()

@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flaxformer_lite.base.stores import Store
 from flaxformer_lite.config import Config, TrainConfig, from_json
 from flaxformer_lite.core.model import SentenceEmbedding
 from flaxformer_lite.core.objectives import CausalLM, SentenceEmbeddings
 from flaxformer_lite.core.search import Sampling
 from flaxformer_lite.files.data import Dates, PlainText
 from flaxformer_lite.training import evaluation, loop
+from flaxformer_lite.workdir.bucket import LEDGER, read_ledger
 from flaxformer_lite.workdir.manifest import read_document
-from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
 from tests.support.final_state import assert_same_run
 from tests.support.language_runs import language_config
@@ -61,14 +62,12 @@ import itertools, jax, numpy as np, sys
 jax.config.update("jax_num_cpu_devices", 2)
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from flaxformer_lite.core.parallel.sharding import MESH_AXES, gather_to_each, gather_to_first
+from flaxformer_lite.core.parallel.sharding import MESH_AXES, gather_to_each
 expected = np.arange(3 * 8 * 20, dtype=np.float32).reshape(3, 8, 20)
 for order, shape in itertools.product(([0, 1, 2, 3], [0, 2, 1, 3]), ((1, 4, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2))):
     mesh = Mesh(np.array(jax.devices())[order].reshape(shape), MESH_AXES)
     sharding = NamedSharding(mesh, PartitionSpec(None, "fsdp", "tensor"))
     array = jax.make_array_from_callback(expected.shape, sharding, expected.__getitem__)
-    shards = gather_to_first(array, lambda whole: [shard.data.size for shard in whole.addressable_shards])
-    assert shards == (None if sys.argv[2] == "1" else [expected.size // 2] * 2), shape
     for here in ((2, 1, 1), (1, 1, 2)):
         local = Mesh(np.array(jax.local_devices()[::-1]).reshape(here), MESH_AXES)
         leaf = gather_to_each({"attention": {"query": {"kernel": array}}}, local)["attention"]["query"]["kernel"]
@@ -326,8 +325,8 @@ def test_text_metrics_and_samples_are_those_of_one_process(
 
 
 @pytest.mark.slow
-def test_the_first_one_or_each_gets_whole_arrays_in_shards():
-    """Law: bit for bit, whatever the order of the devices in the mesh; each of two devices of the first one gets half."""
+def test_each_gets_whole_arrays_in_shards():
+    """Law: bit for bit, whatever the order of the devices in the mesh."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     words = [sys.executable, "-c", GATHERS, free_address()]
     started = [subprocess.Popen([*words, str(i)], env=environment) for i in range(2)]
@@ -462,35 +461,49 @@ def test_processes_in_other_folders_do_not_train(config: Path, tmp_path: Path, c
         assert f"process 1 of 2: --workdir {copy} is not the folder that the first process writes" in refused(processes)
 
 
+def losses_in(store: Store) -> list[float]:
+    """The losses of a run in a bucket, a step each."""
+    rows = [json.loads(line) for line in (store.read("metrics.jsonl").content or b"").splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    return [row["loss"] for row in rows]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["folder", "bucket"])
-def test_hosts_that_share_only_a_mirror(config: Path, tmp_path: Path, cache: Path, one: list[float], place: str):
-    """Law, dropout on, over fsdp 2: both are killed and lose their folders; the losses are those of one process from the start."""
-    folders = [tmp_path / "run0", tmp_path / "run1"]
-    own = [["--workdir", str(folder)] for folder in folders]
-    with s3_gate() if place == "bucket" else contextlib.nullcontext():
-        mirror = f"s3://{BUCKET}/run" if place == "bucket" else str(tmp_path / "mirror")
-        remote = RemoteRun(mirror)
-        flags = ("--train.mesh.data", "1", "--train.mesh.fsdp", "2", "--train.mirror", mirror)
-        with Processes(config, folders[0], cache, 2, 1, *flags, "--train.steps", "100000", own=own) as processes:
+@pytest.mark.parametrize("place", ["file", "s3"])
+def test_hosts_that_share_only_a_bucket(
+    config: Path, tmp_path: Path, cache: Path, one: list[float], place: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Law, dropout on, over fsdp 2: both are killed and lose their disks; the losses are those of one process from the start, which
+    goes on from what the two have written."""
+    with s3_gate() if place == "s3" else contextlib.nullcontext():
+        url = f"s3://{BUCKET}/run" if place == "s3" else f"file://{tmp_path}/bucket"
+        store = Store(url)
+        own = [["--workdir", url]] * 2
+        flags = ("--train.mesh.data", "1", "--train.mesh.fsdp", "2")
+
+        def newest() -> int:
+            return max(read_ledger(store.read(LEDGER).content, url).steps, default=0)
+
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "first"))
+        with Processes(config, tmp_path / "run", cache, 2, 1, *flags, "--train.steps", "100000", own=own) as processes:
             deadline = time.monotonic() + 240
-            while not (steps := complete_steps(remote.files())) or steps[-1] < 6:
-                assert all(process.poll() is None for process in processes.started), processes.said(0) + processes.said(
-                    1
-                )
+            while newest() < 6:
+                assert all(process.poll() is None for process in processes.started), processes.said(0)
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-        assert not list((folders[1] / "checkpoints").iterdir())
-        for folder in folders:
-            shutil.rmtree(folder)
-        step = complete_steps(remote.files())[-1] + 2
-        with Processes(config, folders[0], cache, 2, 1, *flags, "--train.steps", str(step), own=own) as processes:
+        shutil.rmtree(tmp_path / "first")
+        step = newest() + 2
+        with Processes(config, tmp_path / "run", cache, 2, 1, *flags, "--train.steps", str(step), own=own) as processes:
             assert processes.ends() == [0, 0], processes.said(0) + processes.said(1)
             assert f"resuming after step {step - 2}" in processes.said(0)
-        assert complete_steps(remote.files())[-1] == step
-    expected = alone(with_train(CONFIG, steps=step, checkpoint_every=step), tmp_path / "never_killed")
-    np.testing.assert_allclose(losses(folders[0]), expected, rtol=1e-3)
-    np.testing.assert_allclose(losses(folders[0])[: len(one)], one, rtol=2e-5)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "second"))
+        with Processes(config, tmp_path / "run", cache, 1, 1, "--train.steps", str(step + 2), own=own[:1]) as processes:
+            assert processes.ends() == [0], processes.said(0)
+        assert newest() == step + 2
+        found = losses_in(store)
+    expected = alone(with_train(CONFIG, steps=step + 2, checkpoint_every=step + 2), tmp_path / "never_killed")
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    np.testing.assert_allclose(found[: len(one)], one, rtol=2e-5)
 
 
 @pytest.mark.slow

@@ -1,0 +1,341 @@
+"""Checkpoints in a bucket: the promises of those in a folder, and those that only a bucket has."""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.base.console import Failure
+from flaxformer_lite.base.stores import Store, StoreError, Unreachable
+from flaxformer_lite.workdir.bucket import RunBucket
+from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
+from flaxformer_lite.workdir.managers import bucket as manager
+from flaxformer_lite.workdir.managers.bucket import chunk_shape, writers_of
+
+
+@pytest.fixture(params=["file", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"{request.param}://{tmp_path}/bucket/run"
+
+
+def open_checkpoints(bucket: RunBucket, warn: Callable[[str], object] = print, **options: Any) -> Checkpoints:
+    return Checkpoints(bucket.here / "checkpoints", Retention(2, 1, "loss", "min"), bucket=bucket, warn=warn, **options)
+
+
+@pytest.fixture
+def bucket(url: str, tmp_path: Path) -> Iterator[RunBucket]:
+    """A bucket that this process holds."""
+    held = RunBucket(url, tmp_path / "here")
+    with held.held():
+        yield held
+
+
+def state_at(step: int) -> dict[str, Any]:
+    return {"params": {"kernel": np.full((4, 3), step, np.float32)}, "step": np.int32(step)}
+
+
+def abstract() -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state_at(0))
+
+
+def reader_of(bucket: RunBucket, tmp_path: Path) -> RunBucket:
+    reader = RunBucket(bucket.store.url, tmp_path / "reader")
+    reader.pull()
+    return reader
+
+
+def step_in(found: tuple[int, Any, Any]) -> int:
+    """Returns the step, which its numbers must be too."""
+    step, state, _ = found
+    np.testing.assert_array_equal(state["params"]["kernel"], state_at(step)["params"]["kernel"])
+    return step
+
+
+def test_the_newest_and_the_best_stay_and_a_reader_finds_them(bucket: RunBucket, tmp_path: Path):
+    with open_checkpoints(bucket) as checkpoints:
+        for step in 1, 2, 3, 4, 5:
+            checkpoints.save(step, state_at(step), {"at": step}, {"loss": 1.0 if step == 2 else 2.0})
+    assert sorted(bucket.ledger.steps) == [2, 4, 5]
+    steps = {name.split("/")[1] for name in bucket.store.names("checkpoints/")}
+    assert steps == {"2", "4", "5"} == {path.name for path in (bucket.here / "checkpoints").iterdir()}
+    with open_checkpoints(reader_of(bucket, tmp_path), read_only=True) as checkpoints:
+        assert checkpoints.steps() == [2, 4, 5] and checkpoints.best() == 2 and checkpoints.meta(4) == {"at": 4}
+        assert step_in(checkpoints.restore(abstract())) == 5 and step_in(checkpoints.restore(abstract(), 2)) == 2
+
+
+def test_metrics_of_an_evaluation_come_with_the_next_copy(bucket: RunBucket, tmp_path: Path):
+    with open_checkpoints(bucket) as checkpoints:
+        checkpoints.save(1, state_at(1), {})
+        checkpoints.save(1, state_at(1), {}, {"loss": 0.5})
+    bucket.push()
+    with open_checkpoints(reader_of(bucket, tmp_path), read_only=True) as checkpoints:
+        assert checkpoints.metrics(1) == {"loss": 0.5}
+
+
+def test_steps_that_were_deleted_are_saved_anew_with_other_numbers(bucket: RunBucket):
+    with open_checkpoints(bucket) as checkpoints:
+        for step in 1, 2:
+            checkpoints.save(step, state_at(9), {})
+        checkpoints.delete_after(1)
+        assert sorted(bucket.ledger.steps) == [1] and not bucket.store.names("checkpoints/2/")
+        checkpoints.save(2, state_at(2), {})
+        assert step_in(checkpoints.restore(abstract())) == 2
+
+
+def damage(store: Store, step: int) -> None:
+    """Flips a bit of each object with arrays of a step."""
+    for name in store.names(f"checkpoints/{step}/state"):
+        content = bytearray(store.read(name).content or b"")
+        content[len(content) // 2] ^= 1
+        store.write(name, bytes(content))
+
+
+def test_a_damaged_newest_step_is_passed_over_with_one_line(bucket: RunBucket, tmp_path: Path):
+    said: list[str] = []
+    with open_checkpoints(bucket) as checkpoints:
+        for step in 1, 2:
+            checkpoints.save(step, state_at(step), {})
+    damage(bucket.store, 2)
+    reader = reader_of(bucket, tmp_path)
+    with open_checkpoints(reader, said.append, read_only=True) as checkpoints:
+        assert step_in(checkpoints.restore(abstract())) == 1
+        assert checkpoints.usable(lambda: checkpoints.latest_whole()) == 1
+        with pytest.raises(ValueError, match=rf"checkpoint 2 in {bucket.store.url}/checkpoints is damaged: "):
+            checkpoints.restore_params(abstract()["params"], 2)
+    assert len(said) == 1 and said[0].endswith("using checkpoint 1 instead") and "\n" not in said[0]
+    assert reader.why_damaged(1) is None and "DATA_LOSS" in str(reader.why_damaged(2))
+    with open_checkpoints(bucket, said.append) as checkpoints:
+        checkpoints.restore(abstract())
+        checkpoints.save(2, state_at(2), {})  # the run goes on from step 1
+        assert step_in(checkpoints.restore(abstract())) == 2
+
+
+def test_an_average_passes_over_a_damaged_step(bucket: RunBucket, tmp_path: Path):
+    with open_checkpoints(bucket) as checkpoints:
+        for step, loss in (1, 0.0), (2, 1.0), (3, 1.0):
+            checkpoints.save(step, state_at(step), {}, {"loss": loss})
+    damage(bucket.store, 2)
+    with open_checkpoints(reader_of(bucket, tmp_path), read_only=True) as checkpoints:
+        step, mean = checkpoints.average(abstract()["params"], 2)
+    assert step == 3 and np.unique(mean["kernel"]) == [2.0]
+
+
+def test_a_reader_whose_step_is_deleted_meanwhile_reads_the_newest(bucket: RunBucket, tmp_path: Path):
+    with open_checkpoints(bucket) as checkpoints:
+        checkpoints.save(1, state_at(1), {})
+        checkpoints.wait()
+        with open_checkpoints(reader_of(bucket, tmp_path), read_only=True) as reader:
+            for step in 2, 3, 4:
+                checkpoints.save(step, state_at(step), {})
+            checkpoints.wait()
+            assert step_in(reader.restore(abstract())) == 4
+            with pytest.raises(ValueError, match="step 1 is not in"):
+                reader.restore(abstract(), 1)
+
+
+def save_and_wait(checkpoints: Checkpoints, step: int) -> None:
+    checkpoints.save(step, state_at(step), {})
+    checkpoints._orbax.wait()
+
+
+@pytest.mark.parametrize("place", ["write_shards", "add_step", "push", "after"])
+def test_a_kill_inside_a_save_leaves_the_step_before(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+):
+    """The process ends at that place: nothing that follows is done. The next start continues, and sweeps."""
+    killed = RunBucket(url, tmp_path / "killed")
+    killed._take()
+    checkpoints = open_checkpoints(killed)
+    checkpoints.save(1, state_at(1), {})
+    checkpoints.wait()
+
+    def end(*_: object, **__: object) -> Any:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        if place == "write_shards":
+            patch.setattr(manager, "write_shards", end)
+        elif place == "after":
+            patch.setattr(checkpoints._orbax, "_remove", end)
+        else:
+            patch.setattr(killed, place, end)
+        with pytest.raises(SystemExit):
+            save_and_wait(checkpoints, 2)
+    newest = 2 if place == "after" else 1
+    killed.change(holder=None)  # else the next one watches for a minute
+    following = RunBucket(url, tmp_path / "following")
+    with following.held(), open_checkpoints(following) as checkpoints:
+        assert step_in(checkpoints.restore(abstract())) == newest
+        listed = {name.split("/")[1] for name in following.store.names("checkpoints/")}
+        assert listed == {str(step) for step in following.ledger.steps} and newest in following.ledger.steps
+        checkpoints.save(newest + 1, state_at(newest + 1), {})
+        assert step_in(checkpoints.restore(abstract())) == newest + 1
+
+
+def test_who_has_lost_the_run_saves_nothing_and_stops(bucket: RunBucket, url: str, tmp_path: Path):
+    with open_checkpoints(bucket) as checkpoints:
+        checkpoints.save(1, state_at(1), {})
+        checkpoints.wait()
+        other = RunBucket(url, tmp_path / "other")
+        other.reload()
+        stored = other.store.read(".run.json")
+        other.store.write(".run.json", (stored.content or b"").replace(b'"start": 1', b'"start": 2'))
+        checkpoints.save(2, state_at(2), {})
+        with pytest.raises(Failure, match=r"another process has started to train in .*: this one stops"):
+            checkpoints.wait()
+        assert list(other.reload().steps) == [1] and other.ledger.start == 2
+
+
+def test_a_store_that_is_away_costs_a_checkpoint_and_a_line(bucket: RunBucket, monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    with open_checkpoints(bucket, said.append) as checkpoints:
+        checkpoints.save(1, state_at(1), {})
+        checkpoints.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(bucket, "push", lambda: (_ for _ in ()).throw(Unreachable("the bucket is away")))
+            checkpoints.save(2, state_at(2), {})
+            with pytest.raises(TimeoutError):
+                checkpoints._orbax.wait()
+            checkpoints._orbax.reload()
+            checkpoints.save(2, state_at(2), {})
+            checkpoints._orbax._saving.exception()
+        checkpoints.save(3, state_at(3), {})
+        checkpoints.wait()
+        assert checkpoints.steps() == [1, 3] == sorted(bucket.ledger.steps)
+    assert len(said) == 1 and said[0].endswith("the bucket is away: saving step 3 instead")
+
+
+def test_a_store_that_refuses_ends_the_training(bucket: RunBucket, monkeypatch: pytest.MonkeyPatch):
+    with open_checkpoints(bucket) as checkpoints:
+        with monkeypatch.context() as patch:
+            patch.setattr(bucket, "push", lambda: (_ for _ in ()).throw(StoreError("PERMISSION_DENIED")))
+            checkpoints.save(1, state_at(1), {})
+            checkpoints._orbax._saving.exception()
+        with pytest.raises(OSError, match="PERMISSION_DENIED") as raised:
+            checkpoints.wait()
+        assert not isinstance(raised.value, TimeoutError)
+
+
+# --- what it costs ---
+
+
+class Counting:
+    """TensorStore's values of a store, with the number of its requests; those of arrays are not among them."""
+
+    def __init__(self, values: Any, number: Counter[str]) -> None:
+        self._values, self._number = values, number
+
+    def __getattr__(self, name: str) -> Any:
+        self._number[name] += 1
+        return getattr(self._values, name)
+
+
+def test_a_save_asks_for_few_small_files(bucket: RunBucket):
+    """Law: the manifest, the ledger, and the files that have changed; a deleted step is a listing and its objects."""
+    number = Counter[str]()
+    bucket.store._values = Counting(bucket.store._values, number)  # type: ignore[assignment]
+    with open_checkpoints(bucket) as checkpoints:
+        checkpoints.save(1, state_at(1), {})
+        checkpoints.wait()
+        assert number == {"read": 1, "write": 2}
+        number.clear()
+        checkpoints.save(2, state_at(2), {})
+        checkpoints.save(3, state_at(3), {})
+        checkpoints.wait()
+        objects = number["write"] - 4
+        assert number == {"read": 2, "write": 4 + objects, "list": 1} and objects <= 5
+
+
+def test_a_step_is_a_few_objects(bucket: RunBucket):
+    """Law: not one for each array."""
+    state = {f"kernel_{i}": np.full((300,), i, np.float32) for i in range(50)}
+    with open_checkpoints(bucket) as checkpoints:
+        checkpoints.save(1, state, {})
+        checkpoints.wait()
+        assert len(bucket.store.names("checkpoints/1/")) <= 5
+
+
+@pytest.mark.parametrize(
+    ("shard", "expected"),
+    [
+        ((), []),
+        ((0, 3), [1, 3]),
+        ((4096, 4096), [4096, 4096]),
+        ((8192, 4096), [4096, 4096]),
+        ((32003, 4096), [32003, 512]),
+    ],
+)
+def test_chunks_have_at_most_64_mb_and_divide_a_shard(shard: tuple[int, ...], expected: list[int]):
+    """By hand, for float32; 32,003 is a prime number."""
+    assert chunk_shape(shard, 4) == expected
+
+
+def test_chunks_of_drawn_shards():
+    """Law."""
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        shard = tuple(map(int, random.integers(1, 5000, random.integers(1, 4))))
+        chunk = chunk_shape(shard, 4)
+        assert np.prod(chunk) * 4 <= manager.MAX_CHUNK_BYTES and all(
+            n % c == 0 for n, c in zip(shard, chunk, strict=True)
+        )
+
+
+class Device:
+    def __init__(self, process: int) -> None:
+        self.process_index = process
+
+
+def writers(shape: tuple[int, ...], places: dict[int, list[str]], load: Counter[int]) -> dict[str, int]:
+    """The writers of an array of float32; `places`: the shards that each process has, one on each of its devices."""
+    devices = {Device(process): index for process, indices in places.items() for index in indices}
+    sharding = SimpleNamespace(
+        devices_indices_map=lambda _: devices, shard_shape=lambda shape: shape, is_fully_addressable=False
+    )
+    return writers_of(sharding, shape, 4, load)
+
+
+def test_each_shard_is_written_once_and_copies_are_shared_out():
+    load = Counter[int]()
+    assert writers((8, 4), {0: ["a", "b"], 1: ["c", "d"]}, load) == {"a": 0, "b": 0, "c": 1, "d": 1}
+    assert writers((8, 4), {0: ["a", "b"], 1: ["a", "b"]}, load) == {"a": 0, "b": 1}
+    assert load[0] == load[1] == 3 * 8 * 4 * 4
+    assert writers((8, 8), {0: ["a"], 1: ["a"]}, load) == {"a": 0}
+    assert writers((8, 4), {0: ["a"], 1: ["a"]}, load) == {"a": 1}
+
+
+def test_what_each_process_has_for_itself_the_first_one_writes():
+    array = jax.device_put(np.zeros(3), jax.devices()[0])
+    assert set(writers_of(array.sharding, array.shape, 8, Counter()).values()) == {0}
+
+
+def test_the_other_processes_write_their_shards_and_say_so(bucket: RunBucket, monkeypatch: pytest.MonkeyPatch):
+    """The first process waits for `done.1`; a reason in it fails the step at once."""
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "process_count", lambda: 2)
+        patch.setattr(manager, "allgather_text", lambda text: [text, ""])
+        patch.setattr(manager, "WAIT_SECONDS", 10.0)
+        checkpoints = open_checkpoints(bucket)
+        checkpoints._orbax.save(1, state_at(1), {"a": 1})
+        place = f"checkpoints/1/state.{bucket.ledger.start}-0"
+        manager.write_shards(bucket.store, f"{place}/p1", {}).result()
+        threading.Timer(0.3, lambda: bucket.store.write(f"{place}/done.1", b"")).start()
+        manager_of = checkpoints._orbax
+        try:
+            manager_of.wait()
+        finally:
+            names = bucket.store.names(f"{place}/")
+        assert bucket.ledger.steps == {1: place}, names
+        manager_of.save(2, state_at(2), {"a": 2})
+        bucket.store.write(f"checkpoints/2/state.{bucket.ledger.start}-1/done.1", b"its disk is full")
+        with pytest.raises(TimeoutError, match="a process could not write its shards of step 2: its disk is full"):
+            manager_of.wait()
+        manager_of.close()
+    assert json.loads(bucket.store.read("checkpoints/1/meta/meta.json").content or b"") == {"a": 1}
