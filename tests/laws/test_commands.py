@@ -4,9 +4,8 @@ import ast
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.sources import FILES, PACKAGE, tree_of
 
-PACKAGE = ROOT / "flaxformer_lite"
 CLI = PACKAGE / "cli"
 READERS = {"options.py": "turns what argparse returns into values with types", "main.py": "calls the commands"}
 """The files of `cli/`, beside the commands, that may hold what argparse returns, and why."""
@@ -31,7 +30,7 @@ def test_no_command_orchestrates():
     longer = {
         f"{path.stem}.{name}": number
         for path in CLI.rglob("*.py")
-        for name, number in long_functions(ast.parse(path.read_text(encoding="utf-8"))).items()
+        for name, number in long_functions(tree_of(path)).items()
     }
     assert not longer, "move the work into a function of tools/ or run/"
 
@@ -40,7 +39,7 @@ def test_what_argparse_returns_stays_in_the_commands():
     """A function that takes it cannot be called from Python: values with types leave the commands."""
     holders = [
         path
-        for path in PACKAGE.rglob("*.py")
+        for path in FILES
         if path.parent != CLI / "commands" and "argparse.Namespace" in path.read_text(encoding="utf-8")
     ]
     assert sorted(str(path.relative_to(CLI)) for path in holders) == sorted(READERS)

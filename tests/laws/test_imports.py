@@ -1,6 +1,7 @@
 """The house's one line of imports, held for every import there is: nested ones and those under TYPE_CHECKING too."""
 
 import ast
+import functools
 import graphlib
 import importlib
 import subprocess
@@ -12,8 +13,8 @@ import pytest
 
 import flaxformer_lite
 from tests.support.paths import ROOT
+from tests.support.sources import FILES, PACKAGE, tree_of
 
-PACKAGE = ROOT / "flaxformer_lite"
 LINE = """
 cli
 tools
@@ -45,20 +46,20 @@ base
 
 ROWS = {room: row for row, rooms in enumerate(LINE.split("\n")) for room in rooms.split()}
 ROWS_INSIDE = {room: row for row, rooms in enumerate(INSIDE.split("\n")) for room in rooms.split()}
-MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-NAMES = {module_name(path) for path in MODULES}
+NAMES = {module_name(path) for path in FILES}
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Returns the modules of this package that a file imports, wherever the import stands in it."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -74,25 +75,29 @@ def room(module: str) -> str:
     return [*module.split("."), ""][1]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: module_name(path).removeprefix("flaxformer_lite."))
-def test_imports_go_down_the_line(path: Path):
-    here = room(module_name(path))
-    if here in ("", "__main__"):  # the front door may import every room
-        return
-    assert here in ROWS, f"{here} has no place in the line of imports: give it one in LINE and in docs/architecture.md"
-    for imported in imports(path):
-        there, rows, of = room(imported), ROWS, here
+def test_every_room_has_a_place_in_the_line():
+    rooms = {room(module_name(path)) for path in FILES} - {"", "__main__"}
+    assert rooms == ROWS.keys(), "give it a place in LINE and in docs/architecture.md"
+
+
+def test_imports_go_down_the_line():
+    """The front door may import every room."""
+    found = [(path, imported) for path in FILES for imported in imports(path)]
+    for path, imported in found:
+        if room(module_name(path)) in ("", "__main__"):
+            continue
+        here, there, rows = room(module_name(path)), room(imported), ROWS
         if there == here == "core":
             there, rows = room(imported.removeprefix("flaxformer_lite.")), ROWS_INSIDE
-            of = path.relative_to(PACKAGE / "core").parts[0].removesuffix(".py")
-        assert there == of or (there in rows and rows[there] > rows[of]), f"{path}: {of} may not import {imported}"
+            here = path.relative_to(PACKAGE / "core").parts[0].removesuffix(".py")
+        assert there == here or rows.get(there, -1) > rows[here], f"{path}: {here} may not import {imported}"
 
 
 @pytest.mark.parametrize("here", ROWS)
 def test_no_circle_of_files_inside_a_room(here: str):
     """A folder's `__init__`, its face, counts as a file that imports what it names."""
     graph = defaultdict(set)
-    for path in MODULES:
+    for path in FILES:
         if room(module_name(path)) == here:
             graph[module_name(path)] = {name for name in imports(path) if room(name) == here}
     graphlib.TopologicalSorter(graph).prepare()
@@ -101,7 +106,7 @@ def test_no_circle_of_files_inside_a_room(here: str):
 def test_nothing_is_imported_by_a_string():
     """`importlib` would hide an import from the two laws above: only the command line loads its commands so, a config the classes
     of tools that it names (`config/outside.py`), and the front door its names."""
-    for path in MODULES:
+    for path in FILES:
         if "import_module" in path.read_text(encoding="utf-8"):
             assert room(module_name(path)) in ("cli", "") or path == PACKAGE / "config" / "outside.py", (
                 f"{path} imports by a string"

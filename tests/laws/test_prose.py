@@ -3,13 +3,12 @@
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
+from tests.support import sources
 from tests.support.paths import ROOT
+from tests.support.sources import tree_of
 
-FILES = sorted([*(ROOT / "flaxformer_lite").rglob("*.py"), ROOT / "train.py", *(ROOT / "benchmarks").glob("*.py")])
+FILES = [*sources.FILES, ROOT / "train.py", *sorted((ROOT / "benchmarks").glob("*.py"))]
 
 RELATIVE = re.compile(r"(What|Which|Of|Whose|Where|Who|How|That|Such|These|Those)\b")
 """Openings of a sentence that puts a clause before its noun."""
@@ -26,11 +25,11 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield statement.lineno, value.value
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_docstrings_open_with_a_verb_or_a_noun(path: Path):
+def test_docstrings_open_with_a_verb_or_a_noun():
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0][:80]}"
-        for line, text in docstrings(ast.parse(path.read_text(encoding="utf-8")))
+        for path in FILES
+        for line, text in docstrings(tree_of(path))
         if RELATIVE.match(text)
     ]
     assert not wrong, "start with a verb (Returns …) or the noun that is returned:\n" + "\n".join(wrong)
@@ -40,11 +39,11 @@ CLAUSE = re.compile(r"[.:;]\s+((What|Which|Whose|Who|Of|Where)\b[^.]*)")
 """A later sentence that opens with a clause."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_later_sentences_open_with_their_noun_too(path: Path):
+def test_later_sentences_open_with_their_noun_too():
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {' '.join(clause[1].split())[:80]}"
-        for line, text in docstrings(ast.parse(path.read_text(encoding="utf-8")))
+        for path in FILES
+        for line, text in docstrings(tree_of(path))
         for clause in CLAUSE.finditer(text)
     ]
     assert not wrong, "put the noun first; a condition begins with If:\n" + "\n".join(wrong)
@@ -64,12 +63,12 @@ def raised(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, "".join(map(str, parts))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_messages_say_what_is_wrong_and_then_the_remedy(path: Path):
+def test_messages_say_what_is_wrong_and_then_the_remedy():
     """A message has two parts with a colon or a semicolon between: setting and value; the legal range or the way out."""
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {text[:100]}"
-        for line, text in raised(ast.parse(path.read_text(encoding="utf-8")))
+        for path in FILES
+        for line, text in raised(tree_of(path))
         if not re.search(r"[:;] ?(\S|$)", text)
     ]
     assert not wrong, "say after a colon what is allowed, or the way out:\n" + "\n".join(wrong)

@@ -1,13 +1,11 @@
 """Law: sentences of code that dodge the formatter or a breakpoint are written out."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.sources import FILES, PACKAGE, tree_of
 
-PACKAGE = ROOT / "flaxformer_lite"
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -84,16 +82,20 @@ IDIOMS = (
 )
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_sentences_are_written_out(path: Path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert not [(idiom.__name__, node.lineno) for node in ast.walk(tree) for idiom in IDIOMS if idiom(node)]  # type: ignore[attr-defined]
+def test_sentences_are_written_out():
+    assert not [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}: {idiom.__name__}"  # type: ignore[attr-defined]
+        for path in FILES
+        for node in ast.walk(tree_of(path))
+        for idiom in IDIOMS
+        if idiom(node)
+    ]
 
 
 @pytest.mark.parametrize("room", NAMED)
 def test_a_local_has_the_noun_of_its_thing(room: str):
     files = sorted((PACKAGE / room).rglob("*.py"))
-    bare = {str(path.relative_to(PACKAGE)): bare_names(ast.parse(path.read_text(encoding="utf-8"))) for path in files}
+    bare = {str(path.relative_to(PACKAGE)): bare_names(tree_of(path)) for path in files}
     assert files and not {path: names for path, names in bare.items() if names}
 
 

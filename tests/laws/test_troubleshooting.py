@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.sources import FILES, tree_of
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 QUOTED = [found[1] for found in re.finditer(r"^\| `([^`]+)` \|", PAGE, re.M)]
@@ -24,8 +25,7 @@ def literals(tree: ast.AST) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    files = sorted((ROOT / "flaxformer_lite").rglob("*.py"))
-    return [text for file in files for text in literals(ast.parse(file.read_text(encoding="utf-8")))]
+    return [text for file in FILES for text in literals(tree_of(file))]
 
 
 def is_said(message: str, texts: list[str]) -> bool:

@@ -16,7 +16,7 @@ from flaxformer_lite.core.objectives.kinds import Objectives, default_objective
 from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from tests.support.objectives import record, theirs, unmasked
-from tests.support.paths import ROOT
+from tests.support.sources import FILES, PACKAGE, tree_of
 
 
 def test_an_objective_that_compares_rows_says_what_it_reads_of_each():
@@ -98,15 +98,14 @@ def test_rows_have_the_tokenizers_own_special_ids():
 # No code outside asks for a class -------------------------------------------------------------------------------------
 
 
-PACKAGE = ROOT / "flaxformer_lite"
 CLASSES = {base.__name__ for kind in typing.get_args(objectives.Objectives) for base in kind.__mro__[:-1]}
-OUTSIDE = [path for path in sorted(PACKAGE.rglob("*.py")) if (PACKAGE / "core" / "objectives") not in path.parents]
+OUTSIDE = [path for path in FILES if (PACKAGE / "core" / "objectives") not in path.parents]
 
 
-def class_checks(code: str) -> list[int]:
+def class_checks(tree: ast.AST) -> list[int]:
     """Returns the lines that branch on an objective's class: isinstance, issubclass, match, or comparing types or kinds."""
     lines = []
-    for node in ast.walk(ast.parse(code)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
             where: list[ast.AST] = node.args[1:]
         elif isinstance(node, ast.MatchClass):
@@ -125,6 +124,6 @@ def name_of(node: ast.AST) -> str:
     return getattr(node, "id", "") or getattr(node, "attr", "")
 
 
-@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_code_outside_asks_for_an_objectives_class(path):
-    assert not class_checks(path.read_text(encoding="utf-8"))
+def test_no_code_outside_asks_for_an_objectives_class():
+    checks = {str(path.relative_to(PACKAGE)): class_checks(tree_of(path)) for path in OUTSIDE}
+    assert checks and not {path: lines for path, lines in checks.items() if lines}
