@@ -4,8 +4,9 @@ It prepares the checks of a function at the first call: most are never called by
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import jaxtyping
@@ -20,15 +21,28 @@ WITH_ARRAYS = [
 ]
 
 
-def at_first_call(function: Callable[..., Any]) -> Callable[..., Any]:
-    checked: Callable[..., Any] | None = None
+CHECKED: dict[Hashable, Callable[..., Any]] = {}
+"""The checks that were prepared. A function inside another is made anew at each call of that; its checks are the same ones."""
+
+
+def checked(function: FunctionType) -> Callable[..., Any]:
+    """Returns the checks of a function, which jaxtyping hands over without its body and with nothing of its closure."""
+    annotations = tuple(function.__annotations__.items())
+    key = (function.__module__, function.__qualname__, function.__code__, annotations, len(function.__defaults__ or ()))
+    if key not in CHECKED:
+        CHECKED[key] = beartype(conf=CONF)(function)
+    return CHECKED[key]
+
+
+def at_first_call(function: FunctionType) -> Callable[..., Any]:
+    checks: Callable[..., Any] | None = None
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        nonlocal checked
-        if checked is None:
-            checked = beartype(conf=CONF)(function)
-        return checked(*arguments, **options)
+        nonlocal checks
+        if checks is None:
+            checks = checked(function)
+        return checks(*arguments, **options)
 
     return call
 

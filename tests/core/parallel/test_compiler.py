@@ -100,7 +100,6 @@ def test_a_run_continues_with_other_options():
 
 
 @needs.libtpu
-@pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache entry")  # of a TPU that is not there
 def test_a_tpu_gets_its_own_options_and_its_compiler_names_a_wrong_one():
     for topology, kind in (("v5e:2x2", "v5e"), ("v6e:2x2", "v6e"), ("v5p:2x2x1", "v5p")):
         mesh = make_mesh(devices=describe_slice(topology).devices)
@@ -112,7 +111,6 @@ def test_a_tpu_gets_its_own_options_and_its_compiler_names_a_wrong_one():
 
 
 @needs.libtpu
-@pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache entry")  # of a TPU that is not there
 def test_the_compilers_know_the_default_options():
     for topology in ("v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"):
         options = CompilerOptions().of(make_mesh(devices=describe_slice(topology).devices))

@@ -16,9 +16,6 @@ from flaxformer_lite.tools.planning.program import read_program
 from tests.support import needs
 from tests.support.commands import Command
 
-# A compiled program of a TPU that is not there is never read from the cache.
-pytestmark = pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache entry")
-
 D, F, V, LAYERS, HEADS = 64, 128, 254, 2, 4
 ROWS, SOURCE, ANSWER, BEAMS = 8, 16, 40, 3
 SIZES = {"vocab-size": V, "d-model": D, "d-ff": F, "num-heads": HEADS}

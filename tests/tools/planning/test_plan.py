@@ -149,7 +149,6 @@ LONG_ROWS = (
 
 @needs.libtpu
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache entry")
 def test_an_encoder_with_windows_trains_on_8192_tokens_on_one_small_chip():
     """The kernel never stores the scores, 12 heads x 8192 x 8192 of each layer: alone they would fill the chip three times."""
     plan = make_plan(load_config("modernbert_base", [*LONG_ROWS.split(), "--train.num-micro-batches", "1"]), "v5e:1x1")

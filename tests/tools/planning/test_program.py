@@ -198,7 +198,6 @@ def test_the_products_of_a_call_of_splash(name: str, lanes: int):
 
 
 @needs.libtpu
-@pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache entry")  # of a TPU that is not there
 @pytest.mark.parametrize(
     ("window", "blocks", "pairs", "products"),
     [
