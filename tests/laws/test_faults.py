@@ -76,6 +76,7 @@ def test_a_full_disk(scene: Scene, disk: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.rare  # the refusal of a full disk and the return of a folder that vanished are the same steps
 def test_a_disk_that_may_only_be_read(scene: Scene, disk: Path):
     run = disk / "run"
     process = start_training(scene, run)

@@ -180,13 +180,10 @@ def test_a_pmap_is_one_device_with_micro_batches():
 
 
 @pytest.mark.slow
-def test_without_dropout_all_ways_are_one_device():
-    """Law: meshes, pmaps and micro-batches, also together, have the losses of one device."""
-    plain, cut = task(dropout=False), task(dropout=False, num_micro_batches=2)
-    found = [losses(on_mesh(plain, config)) for config in MESHES.values()]
-    found.append(losses(on_mesh(cut, MESHES["fsdp 2, tensor 2, data 2"])))
-    found += [losses(PmapRunner(t, make_mesh())) for t in (plain, cut)]
-    found.append(one_device_losses(dropout=False, num_micro_batches=8))
+def test_without_dropout_micro_batches_of_many_devices_are_one_device():
+    """Law: micro-batches on a mesh and in a pmap have the losses of one device, since the noise of dropout is not of theirs."""
+    cut = task(dropout=False, num_micro_batches=2)
+    found = [losses(on_mesh(cut, MESHES["fsdp 2, tensor 2, data 2"])), losses(PmapRunner(cut, make_mesh()))]
     np.testing.assert_allclose(found, [one_device_losses(dropout=False)] * len(found), rtol=2e-5)
 
 

@@ -7,24 +7,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 import flaxformer_lite
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.objectives import Classification, MaskedLM, Objectives, Regression, SentenceEmbeddings
 from flaxformer_lite.core.optim import Constant, OptimizerConfig
-from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding
-from flaxformer_lite.core.runners import MeshRunner
-from flaxformer_lite.core.text import Characters, Tokenizers
-from flaxformer_lite.files.data.reading import tokenize
 from flaxformer_lite.files.data.text_files import TSV, JSONLines, PlainText
 from flaxformer_lite.files.records import Classes
-from flaxformer_lite.training import train, train_task
+from flaxformer_lite.training import train
 from tests.support.commands import Command
 from tests.support.experiments import tiny_config, with_train
 from tests.support.paths import FIXTURES
@@ -259,22 +253,3 @@ def test_a_hugging_face_folder_is_imported_and_trained_on(
     assert run.classify(["a"])[0].label in ("xenon", "yttrium", "zinc")
     with pytest.raises(ValueError, match=r"^line 2 has two texts, but this run was trained on single texts"):
         run.classify(["a", ("a", "b")])
-
-
-@pytest.mark.slow
-def test_pairs_are_compared_over_all_devices(tmp_path: Path):
-    """Law: the first step's loss and gradient on four devices are those on one; wrong answers come from every device."""
-    (tmp_path / "pairs.tsv").write_text("".join(f"{a * 3}\t{a.upper() * 2}\n" for a in "abcdefgh"))
-    config = config_of(
-        SentenceEmbeddings(), TSV(path=str(tmp_path / "pairs.tsv")), None, 1, sentence_embedding=SentenceEmbedding()
-    )
-    tokenizer = Characters().train(["abcdefghABCDEFGH"], 149)
-    pairs = tokenize(config.data.train.open(), Tokenizers(tokenizer, tokenizer))
-    batch = Dataset.training(pairs, config.objective, config.data, 0, tokenizer).batch(0)
-    found = []
-    for devices in (1, 4):
-        runner = MeshRunner(train_task(config), make_mesh(devices=jax.devices()[:devices]))
-        state = runner.init()
-        found.append(jax.device_get(runner.train_step(state, runner.shard_batch(batch))[1]))
-    assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5) and found[0]["loss"] > 0.1
-    assert found[0]["gradient_norm"] == pytest.approx(found[1]["gradient_norm"], rel=1e-4)
