@@ -148,7 +148,7 @@ def assert_same(ours: list[list[Hypothesis]], theirs: list[list[Hypothesis]]) ->
             assert mine.tokens == his.tokens or abs(mine.score - his.score) < TIE, (number, mine, his)
 
 
-@pytest.mark.parametrize("seed", quick(range(FIRST, FIRST + 60), lambda seed: seed - FIRST in (0, 21)))
+@pytest.mark.parametrize("seed", quick(range(FIRST, FIRST + 60), lambda seed: seed == FIRST))
 def test_drawn_settings_mean_the_same(seed: int, tmp_path: Path):
     model, decode, requests = draw(seed)
     assert obstacles(decode) == [], decode

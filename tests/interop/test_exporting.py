@@ -17,6 +17,7 @@ from tests.support.experiments import tiny_config
 from tests.support.hf_folders import config_of
 from tests.support.oracles import WHOLE, load_case
 from tests.support.paths import FIXTURES, ROOT
+from tests.support.quick import quick
 
 
 def trained_otherwise(model: ModelConfig) -> ModelConfig:
@@ -57,7 +58,10 @@ HF = {
 }
 
 
-@pytest.mark.parametrize("label", HF)
+QUICK = ("llama/gqa_llama3", "bart/scaled", "bert/token_classification", "embeddinggemma/two_dense", "albert/masked_lm")
+
+
+@pytest.mark.parametrize("label", quick(HF, QUICK.__contains__))
 def test_an_imported_model_fits_the_family_that_it_is_from(label: str):
     found = read_folder(Path(FIXTURES / "hf" / label))
     for model in (found.model, trained_otherwise(found.model)):

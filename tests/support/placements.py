@@ -1,5 +1,7 @@
 """Models with their parameters on the devices of a placement, and answers that have the same bits."""
 
+import functools
+
 import jax
 import numpy as np
 
@@ -14,10 +16,16 @@ def placed(data: int, tensor: int) -> Placement:
     return Placement(make_mesh(MeshConfig(data=data, tensor=tensor), jax.devices()[: data * tensor]))
 
 
+@functools.cache
+def first_values(config: ModelConfig, seed: int):
+    """Parameters, three times as large as a training starts from, so that answers differ."""
+    params = jax.jit(lambda: Transformer(config).init(jax.random.key(seed), example_inputs(config))["params"])()
+    return jax.tree.map(lambda x: np.asarray(3 * x, config.dtype), params)
+
+
 def parameters(config: ModelConfig, placement: Placement, seed: int = 0):
     """Returns a model and its variables on the devices, their vocabulary padded by zeros where it does not divide."""
-    params = Transformer(config).init(jax.random.key(seed), example_inputs(config))["params"]
-    params = jax.tree.map(lambda x: np.asarray(3 * x, config.dtype), params)  # so that answers differ
+    params = first_values(config, seed)
     if placement.mesh is None:
         return Transformer(config), {"params": params}
     model = Transformer(config, placement.tensor)

@@ -241,7 +241,7 @@ def test_processes_share_the_answers_of_a_task(count: int):
 @pytest.mark.slow
 def test_processes_have_together_the_answers_of_one():
     """Law: bit for bit, drawn ones too, and with several devices each, from parameters that the training divides."""
-    params = Transformer(SMALL).init(jax.random.key(0), example_inputs(SMALL))["params"]
+    params = jax.jit(lambda: Transformer(SMALL).init(jax.random.key(0), example_inputs(SMALL))["params"])()
     (expected,) = answers_of(1, ONE_DEVICE, {"params": params})
     assert len(set(expected)) > 30
     training = jax.device_put(params, parameter_sharding(params, make_mesh(MeshConfig(data=1, fsdp=8))))

@@ -19,7 +19,9 @@ def row(step: int, loss: float | None, **more: float) -> dict[str, object]:
 
 
 def run_of(progress: Progress, rows: Sequence[dict[str, Any]] = (), best: float | None = None) -> Any:
-    run = Mock(progress=progress, folder=Mock(rows=lambda: rows), loop_state=Mock(best=best, best_loss=best and 1.5), step=1000)
+    run = Mock(
+        progress=progress, folder=Mock(rows=lambda: rows), loop_state=Mock(best=best, best_loss=best and 1.5), step=1000
+    )
     run.config.train.best_metric = "accuracy"
     return run
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.model import ModelConfig, Residual, Rotary, SlidingWindow, Transformer
-from flaxformer_lite.core.model.inputs import Inputs, example_inputs
+from flaxformer_lite.core.model.inputs import Inputs
+from flaxformer_lite.core.model.transformer import parameter_shapes
 from tests.support.limits import assert_close
 
 T, SIZE = 11, 3
@@ -34,9 +35,8 @@ def with_window(window: SlidingWindow | None, **settings) -> ModelConfig:
 
 @functools.cache
 def values(config: ModelConfig):
-    params = Transformer(config).init(jax.random.key(0), example_inputs(config))["params"]
-    rng = np.random.default_rng(3)
-    return {"params": jax.tree.map(lambda x: jnp.asarray(rng.normal(scale=0.4, size=x.shape), x.dtype), params)}
+    rng, shapes = np.random.default_rng(3), parameter_shapes(config)
+    return {"params": jax.tree.map(lambda x: jnp.asarray(rng.normal(scale=0.4, size=x.shape), x.dtype), shapes)}
 
 
 def memory(config: ModelConfig, x: jax.Array, **inputs) -> jax.Array:

@@ -113,7 +113,7 @@ def test_a_tool_that_replaces_dot_general_finds_every_product_with_a_parameter(m
     sizes = {"d_model": 7, "num_heads": 6, "d_ff": 17, "num_encoder_layers": 0, "num_decoder_layers": 2}
     model, found = Transformer(ModelConfig(vocab_size=11, attention=attention, **sizes)), set()
     inputs = Inputs(target_tokens=jnp.ones((3, 5), jnp.int32))
-    params = model.init(KEY, inputs)["params"]
+    params = jax.jit(model.init)(KEY, inputs)["params"]
 
     def listen(x, kernel, *arguments, product=jax.lax.dot_general, **options):
         found.add(kernel.shape)
@@ -145,7 +145,7 @@ def test_the_variables_of_steps():
     """A step reads the same numbers from both layouts."""
     sizes = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_encoder_layers": 0, "num_decoder_layers": 2}
     model = Transformer(ModelConfig(vocab_size=11, dtype="float64", **sizes))
-    variables = model.init(KEY, example_inputs(model.config))
+    variables = jax.jit(model.init)(KEY, example_inputs(model.config))
     cache = model.apply(variables, None, 3, 1, method="start_cache")
 
     def step(variables):

@@ -107,7 +107,7 @@ def test_a_pooler_reads_the_last_token_of_the_last_stack(layers):
         *(tokens if layers else None for layers in (encoder, decoder)),
         *(shown if layers else None for layers in (encoder, decoder)),
     )
-    outputs, variables = Transformer(config).init_with_output(jax.random.key(0), inputs)
+    outputs, variables = jax.jit(Transformer(config).init_with_output)(jax.random.key(0), inputs)
     kernel = variables["params"]["pooler"]["classes"]["kernel"]
     assert jax.tree.map(jnp.shape, variables["params"]["pooler"]) == {"classes": {"kernel": (6, 3)}}
     last = np.asarray(outputs.hidden if decoder else outputs.memory)[[0, 1], [2, 4]]

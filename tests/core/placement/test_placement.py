@@ -29,10 +29,11 @@ def answers(config: ModelConfig, decode: DecodeConfig, placement: Placement, num
     return Decoder(model, decode, placement=placement).generate(variables, requests_in_order(sources, seed=7))
 
 
+SHORT = replace(DECODE, max_new_tokens=16)
 SEARCHES = {
-    "greedy": (PAIR, DECODE),
-    "beam": (PAIR, replace(DECODE, beam_size=4, num_hypotheses=4)),
-    "sampling": (ALONE, replace(DECODE, sampling=Sampling(temperature=1.5, top_p=0.9), num_hypotheses=2)),
+    "greedy": (PAIR, SHORT),
+    "beam": (PAIR, replace(SHORT, beam_size=4, num_hypotheses=4)),
+    "sampling": (ALONE, replace(SHORT, sampling=Sampling(temperature=1.5, top_p=0.9), num_hypotheses=2)),
 }
 
 
