@@ -107,16 +107,14 @@ def test_the_probe_leaves_nothing_and_refuses_a_store_that_ignores_conditions(st
 @pytest.mark.parametrize(
     "call", [lambda s: s.read("x"), Store.names, lambda s: s.write("x", b""), lambda s: s.read_all("x")]
 )
-@pytest.mark.parametrize("url", ["s3://bucket/run", "gs://bucket/run"])
-def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch, url: str, call: Callable[[Store], object]):
-    retries = {f"{name}_request_retries": {"max_retries": 1, "initial_delay": "1ms"} for name in ("s3", "gcs")}
+def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch, call: Callable[[Store], object]):
+    retries = {"s3_request_retries": {"max_retries": 1, "initial_delay": "1ms"}}
     monkeypatch.setattr(stores, "shared_context", lambda: tensorstore.Context(retries))
-    for name in "AWS_ENDPOINT_URL", "TENSORSTORE_GCS_HTTP_URL":
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     for name in "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY":
         monkeypatch.setenv(name, "key")
-    with pytest.raises(Unreachable, match=rf"^{url}(/x)?: .*Could not connect to server") as raised:
-        call(Store(url))
+    with pytest.raises(Unreachable, match=r"^s3://bucket/run(/x)?: .*Could not connect to server") as raised:
+        call(Store("s3://bucket/run"))
     assert "\n" not in str(raised.value) and "curl_code" not in str(raised.value)
 
 
