@@ -93,9 +93,6 @@ class TrainConfig(Checked, at="train"):
     the adapters take the place of `*`."""
     frozen_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which frozen parameters are kept; layers of an array of which other layers train stay float32."""
-    mirror: Annotated[str | None, Resume.FREE] = None
-    """Folder or URL (`s3://bucket/run`, `gs://…`) to which the run folder is copied while it trains, each checkpoint once it is
-    complete. An empty run folder starts from it. None: no copy."""
     text_metrics: Annotated[tuple[TextMetric, ...], Resume.ON_REQUEST] = ()
     """Metrics of greedy translations of `data.eval`, or of the last answers in its conversations, reported at each evaluation.
     BLEU and chrF are sacreBLEU's."""
@@ -138,8 +135,6 @@ class TrainConfig(Checked, at="train"):
                 f"train.trainable is {self.trainable}, so no parameter would train: give patterns of their paths, such as '*' for "
                 "all"
             )
-        if self.mirror == "":
-            raise ValueError("train.mirror is '': give a folder or a URL, or None for no mirror")
         if self.init_fresh and self.init_from is None:
             raise ValueError(
                 f"train.init_fresh is {self.init_fresh}, but train.init_from is None: set it, or set train.init_fresh to ()"

@@ -1,4 +1,4 @@
-"""The session of a training: its processes, folder, lock, signals, live view, mirror, checkpoints and hooks."""
+"""The session of a training: its processes, folder, lock, signals, live view, checkpoints and hooks."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from flaxformer_lite.training.profile import Profile
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.training.trackers import Trackers
 from flaxformer_lite.training.view import View
-from flaxformer_lite.workdir import Checkpoints, RunFolder, mirroring, open_checkpoints
+from flaxformer_lite.workdir import Checkpoints, RunFolder, open_checkpoints
 from flaxformer_lite.workdir.bucket import bucket_to_train
 
 
@@ -57,11 +57,10 @@ def session_in(
 ) -> Iterator[Session]:
     """Opens the session in a folder that this process has locked."""
     config = folder.continued(config)
-    folder.settle(config)  # the mirror may have had the facts of the data
+    folder.settle(config)
     with (
         stop.listening(),
         Progress(config.concrete.train.steps, folder.path / "train.log", silent=not processes.is_first) as progress,
-        mirroring(config, folder, progress),  # its last copy has what hooks write at their end
         open_checkpoints(config, folder, read_only=False) as checkpoints,
         exit_on_error(),
     ):

@@ -4,20 +4,19 @@
 keeps and restores states; Orbax writes them, through `managers/`. `manifest.py` detects damaged files, and other settings or
 tokenizers than a checkpoint was trained with. `weights.py` selects parameters: last, best, ema, averaged, or those of a run to
 start from. `frozen.py` leaves the frozen parameters of a LoRA run out of its checkpoints.
-`mirror.py` reads run folders at URLs, and keeps a copy of a run there while it trains; `copies.py` copies a run elsewhere.
+`remote_run.py` reads run folders at URLs; `copies.py` copies a run elsewhere.
 """
 
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.frozen import parameter_digest
-from flaxformer_lite.workdir.mirror import mirroring, open_run
+from flaxformer_lite.workdir.remote_run import open_run
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
 
 __all__ = [
     "Checkpoints",
     "RunFolder",
     "abstract_params",
-    "mirroring",
     "open_checkpoints",
     "open_run",
     "parameter_digest",

@@ -18,12 +18,13 @@ from typing import Any
 from flaxformer_lite.base.console import Failure, Progress, note
 from flaxformer_lite.base.remote_files import describe_error
 from flaxformer_lite.engine.exports import EXPORTS
+from flaxformer_lite.workdir.bucket import LEDGER
 from flaxformer_lite.workdir.manifest import DIGESTS
-from flaxformer_lite.workdir.mirror import FETCH_ATTEMPTS, MARKER, RemoteRun, complete_steps, step_of
+from flaxformer_lite.workdir.remote_run import FETCH_ATTEMPTS, MARKER, RemoteRun, complete_steps, step_of
 
 ANSWERS = ("samples/", "hypotheses/")
 """Folders whose old files the run deletes."""
-LEDGER, RUN_ID = ".run.json", ".run_id"
+RUN_ID = ".run_id"
 WAIT_SECONDS = 300.0
 """Longest time to wait for the start of a training, and after its end for a place that fails."""
 

@@ -15,7 +15,8 @@ taught_by.json       the names and licences of the models whose translations the
 huggingface/         files of the tokenizer of an imported model, such as its chat template: for exports and chats
 train.log            the lines that were printed on the terminal
 .lock                locked by the one process that trains; contains its mark, by which processes on other hosts know it
-.state.json          the marks of this folder, which a mirror does not have: state.py
+.state.json          the marks of this folder, which a copy does not have: state.py
+.run_id              a random number, the same in a run and in its copies: copies.py
 
 A run at a URL lives in a bucket (bucket.py); its RunFolder has the working copy of this process.
 """
@@ -55,7 +56,7 @@ from flaxformer_lite.files.tokenizers.kinds import (
     load_run_tokenizers,
     save_tokenizers,
 )
-from flaxformer_lite.workdir.bucket import RunBucket, bucket_to_train
+from flaxformer_lite.workdir.bucket import LEDGER, RunBucket, bucket_to_train
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, steps_in, why_damaged
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
 from flaxformer_lite.workdir.state import STATE, mark, marks
@@ -216,6 +217,10 @@ class RunFolder:
         require_local(self.path)
         if self.path.is_file():
             raise ValueError(f"--workdir {self.path} is a file: choose a folder")
+        if (self.path / LEDGER).is_file():
+            raise ValueError(
+                f"--workdir {self.path} is a copy of a run in a bucket: continue it by --workdir file://{self.path.absolute()}"
+            )
         is_run = (self.path / "config.json").is_file()
         # Hidden files do not count: the lock, and unfinished files of a process that was killed.
         if not is_run and self.path.is_dir() and any(not file.name.startswith(".") for file in self.path.iterdir()):

@@ -214,5 +214,5 @@ def check_seal(folder: Path, config: Config, *, resumed: bool, with_changes: boo
         if here.get(name) != digest:
             what = "is not the file that" if name in here else "is missing, but"
             raise ValueError(
-                f"{folder / name} {what} checkpoint {step} was trained with: restore it from a copy or a mirror of the run"
+                f"{folder / name} {what} checkpoint {step} was trained with: restore it from a copy of the run"
             )

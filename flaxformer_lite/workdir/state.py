@@ -1,7 +1,6 @@
-"""`.state.json`: the marks of a run folder, which no mirror has.
+"""`.state.json`: the marks of a run folder, which no copy has.
 
 trained    true once a process that trains has begun or ended with a checkpoint: an empty `checkpoints/` is then not mounted
-place      the absolute path of the folder whose run writes `train.mirror`: a copy of it elsewhere must not write there too
 """
 
 import json

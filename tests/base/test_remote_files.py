@@ -15,7 +15,7 @@ from flaxformer_lite.files.records import Pairs
 from flaxformer_lite.files.tokenizers.kinds import FromRun, save_tokenizer
 from tests.support import needs
 from tests.support.experiments import tiny_config
-from tests.support.mirrors import FlakyFileSystem
+from tests.support.remote_runs import FlakyFileSystem
 
 FOLDER = "flaky://bucket/data"
 

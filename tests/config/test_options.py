@@ -72,10 +72,10 @@ def test_a_mistake_in_the_file_names_the_file_with_options_too(tmp_path):
     file.write_text(
         "import dataclasses\nfrom flaxformer_lite.config import load_config\n\n\ndef get_config():\n"
         "    config = load_config('quickstart')\n"
-        "    return dataclasses.replace(config, train=dataclasses.replace(config.train, mirror=7))\n"
+        "    return dataclasses.replace(config, train=dataclasses.replace(config.train, profile=7))\n"
     )
     for options in ([], ["--train.seed", "3"]):
-        with pytest.raises(ValueError, match=r"train\.mirror is 7: it must be a text"):
+        with pytest.raises(ValueError, match=r"train\.profile is 7: it must be a text"):
             load_config(str(file), options)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flaxformer_lite.config import load_config
 from flaxformer_lite.config.options import apply_options, value_of
 from flaxformer_lite.config.renamed import RECORDS
 from flaxformer_lite.config.serialize import as_tree, from_json, from_tree, to_json
@@ -77,3 +78,24 @@ def test_a_record_survives_json(record: records.RecordKinds):
     source = CSV(path="x", header=True, record=record)
     tree = json.loads(json.dumps(as_tree(source)))
     assert from_tree(tree, CSV | JSONLines, "data.train") == source
+
+
+def test_a_setting_that_is_gone_is_told_and_a_run_that_had_it_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """An option and a Python config are refused; config.json of an older run is read, with one line if it was set."""
+    config, text = tiny_config(), "it is gone: a run trains in a bucket by --workdir gs://BUCKET/RUN"
+    with pytest.raises(ValueError, match=f"there is no option --train.mirror; {text}"):
+        apply_options(config, ["--train.mirror", "x"])
+    (tmp_path / "mine.py").write_text(
+        "from flaxformer_lite.config import TrainConfig\n\n\ndef get_config():\n    return TrainConfig(mirror='x')\n"
+    )
+    with pytest.raises(ValueError, match=rf"mine\.py, line 5: TypeError: .*; {text}"):
+        load_config(str(tmp_path / "mine.py"))
+    tree = json.loads(to_json(config))
+    for value, lines in ((None, 0), ("s3://bucket/run", 1)):
+        tree["train"]["mirror"] = value
+        assert from_json(json.dumps(tree)) == config
+        assert (
+            capsys.readouterr().err.count("train.mirror is 's3://bucket/run', a setting that is gone: a run") == lines
+        )

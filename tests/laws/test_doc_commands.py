@@ -96,7 +96,7 @@ def test_a_wrong_option_is_found(words: str, monkeypatch: pytest.MonkeyPatch, ca
 OF_THE_HUB = r"ORG/N|google-bert|facebook/|--push"
 NOT_RUN = {
     OF_THE_HUB: "needs the hub; tests/interop/test_hub.py runs it against a server on this machine",
-    r"(gs|s3)://": "needs a bucket; tests/training/test_mirror_on_s3.py runs it against a server on this machine",
+    r"(gs|s3)://": "needs a bucket; tests/training/test_runs_in_buckets.py trains in a store of files",
     r"/content/|/shared/": "names a folder of Colab or of a cluster; the same command with a local folder is run",
     r"--topology|--devices": "compiles or lays out a model of full size; tests/tools/planning runs it on small ones",
     r" (mine|rank|label|answer) |--search|search_topics|label_code_names": "needs a run that does it, with its "

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,9 +13,8 @@ from pathlib import Path
 
 from flaxformer_lite.files.data import Dates, ParallelText
 from flaxformer_lite.files.tokenizers.subwords import SentencePiece
-from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
-from tests.support.experiments import rows, saved, tiny_config, with_train, write_config_file
-from tests.support.final_state import assert_same_run, final_state
+from tests.support.experiments import tiny_config, with_train, write_config_file
+from tests.support.final_state import assert_same_run
 from tests.support.paths import ROOT
 
 TINY = tiny_config()
@@ -82,7 +80,7 @@ class Scene:
             "XLA_FLAGS": re.sub("device_count=8", "device_count=1", os.environ["XLA_FLAGS"]),
         }
         command = [sys.executable, str(ROOT / "train.py"), str(self.config), "--workdir", str(run)]
-        command += ["--data.store", f"{run}.store", "--train.mirror", f"{run}.mirror"]
+        command += ["--data.store", f"{run}.store"]
         if self.processes > 1:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
@@ -106,13 +104,5 @@ class Scene:
         """Returns the file of what a process writes: not beside the run, whose disk may be full."""
         return self.folder / f"{run.name}.{number}.err"
 
-    def lose_disk(self, run: Path) -> None:
-        shutil.rmtree(run, ignore_errors=True)
-        shutil.rmtree(f"{run}.store", ignore_errors=True)
-
     def assert_undisturbed(self, run: Path) -> None:
-        """The run and its mirror are the undisturbed run."""
         assert_same_run(run, self.whole)
-        assert rows(Path(f"{run}.mirror")) == rows(self.whole)
-        assert final_state(Path(f"{run}.mirror")) == final_state(self.whole)
-        assert complete_steps(RemoteRun(f"{run}.mirror").files()) == sorted(map(int, saved(self.whole)))

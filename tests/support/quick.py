@@ -118,8 +118,6 @@ EVERY: dict[str, int | tuple[str, ...]] = {
     "training/test_many_devices.py::test_a_checkpoint_is_read_onto_any_mesh": 3,
     "training/test_many_devices.py::test_every_mesh_is_one_device": 4,
     "training/test_many_devices.py::test_every_optimizer_on_a_mesh_is_one_device": 4,
-    "training/test_mirror_on_s3.py::test_a_server_that_is_away_while_a_run_trains": (),
-    "training/test_mirror_on_s3.py::test_killed_while_it_uploads_and_without_its_disk": (),
     "workdir/test_checkpoints.py::test_a_damaged_checkpoint_is_passed_over_with_one_line": 12,
     "workdir/test_checkpoints.py::test_killed_while_saving_many_times_the_newest_is_whole": ("v0",),
     "workdir/test_checkpoints.py::test_only_errors_of_orbax_pass_that_nobody_raises": 3,

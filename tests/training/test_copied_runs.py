@@ -1,4 +1,5 @@
-"""Law of docs/colab.md: two cells, run again after each disconnect, end with the bits of a run that nothing disturbed.
+"""Laws of copied runs: a run in a bucket there and back; and that of docs/colab.md, whose two cells, run again after each
+disconnect, end with the bits of a run that nothing disturbed.
 
 The drive fails and vanishes while the run is copied to it; a disconnect kills all processes and loses the local disk.
 """
@@ -18,9 +19,12 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.workdir import RunFolder
-from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
-from tests.support.experiments import tiny_config, write_config_file
+from flaxformer_lite.run import load
+from flaxformer_lite.training.loop import train
+from flaxformer_lite.workdir import RunFolder, parameter_digest
+from flaxformer_lite.workdir.copies import sync
+from flaxformer_lite.workdir.remote_run import RemoteRun, complete_steps
+from tests.support.experiments import tiniest_config, tiny_config, with_train, write_config_file
 from tests.support.final_state import assert_same_run
 from tests.support.paths import ROOT
 from tests.support.s3 import BUCKET, s3_gate, train_environment
@@ -32,11 +36,30 @@ CONFIG = dataclasses.replace(
     data=dataclasses.replace(TINY.data, bucket_lengths=(40,), eval=None),
     train=TrainConfig(steps=1000, log_every=10, checkpoint_every=10),
 )
+RUN = tiniest_config()
 CELL = """
 flaxformer-lite sync {copy} {run}
 flaxformer-lite sync {run} {copy} --every 1 & flaxformer-lite train {config} --workdir {run}; wait
 """
 """The second cell of the page; the first one mounts the drive."""
+
+
+@pytest.mark.slow
+def test_a_run_in_a_bucket_is_copied_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: the copy of a copy has the same numbers, is read by its path or its URL, and continues by its URL alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first, copy, again = f"file://{tmp_path}/first", tmp_path / "copy", f"file://{tmp_path}/again"
+    train(with_train(RUN, steps=6), first)
+    sync(first, str(copy))
+    sync(str(copy), again)
+    assert len({parameter_digest(load(place).params) for place in (first, copy, again)}) == 1
+    with pytest.raises(ValueError, match=r"copy is a copy of a run in a bucket: continue it by --workdir file://"):
+        train(with_train(RUN, steps=8), copy)
+    train(with_train(RUN, steps=8), again)
+    with pytest.raises(ValueError, match=r"again has step 8 already, and .*copy has step 6: nothing was copied"):
+        sync(str(copy), again)
+    sync(again, str(copy))
+    assert load(copy).step == 8 and len(load(first).folder.rows()) < len(load(copy).folder.rows())
 
 
 @contextlib.contextmanager

@@ -22,8 +22,9 @@ from flaxformer_lite.training.multihost import agreement
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.signals import Interrupted
+from flaxformer_lite.workdir.copies import is_copied
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.mirror import run_files
+from flaxformer_lite.workdir.remote_run import RemoteRun
 from tests.support.experiments import tiny_config
 
 
@@ -105,7 +106,7 @@ def test_large_data_is_stored_and_gives_what_small_data_gives(tmp_path: Path, mo
     chex.assert_trees_all_equal(large.train.batch(5), small.train.batch(5))
     monkeypatch.setattr(token_store, "write_shard", None)
     assert read("large").train.fingerprint == small.train.fingerprint
-    assert not [name for name, _ in run_files(tmp_path / "large") if "tokens" in name]  # no mirror copies it
+    assert not [name for name in RemoteRun(str(tmp_path / "large")).files() if "tokens" in name and is_copied(name)]
 
 
 def test_of_several_processes_the_first_one_compares_the_tokens_of_a_shared_folder(

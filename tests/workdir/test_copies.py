@@ -15,12 +15,13 @@ import pytest
 from flaxformer_lite.base.console import Failure, Progress
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.workdir import copies
-from flaxformer_lite.workdir.copies import LEDGER, RUN_ID, Copying, sync
+from flaxformer_lite.workdir.bucket import LEDGER
+from flaxformer_lite.workdir.copies import RUN_ID, Copying, sync
 from flaxformer_lite.workdir.manifest import steps_in, why_damaged
-from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
+from flaxformer_lite.workdir.remote_run import RemoteRun, complete_steps
 from tests.support.experiments import tiny_config
-from tests.support.mirrors import FlakyFileSystem, write_checkpoint, write_run
 from tests.support.quick import quick
+from tests.support.remote_runs import FlakyFileSystem, write_checkpoint, write_run
 
 URL = "flaky://bucket/run"
 CONFIG = tiny_config()

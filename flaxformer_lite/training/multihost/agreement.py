@@ -21,7 +21,6 @@ from flaxformer_lite.core.parallel.sharding import allgather_text, replicated
 from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.workdir import RunFolder
-from flaxformer_lite.workdir.mirror import with_mirror
 
 Result = TypeVar("Result")
 
@@ -43,25 +42,19 @@ class Processes:
 
     @contextlib.contextmanager
     def lock(self, folder: RunFolder, config: Config) -> Iterator[None]:
-        """Holds the run folder, which starts from the mirror if that is ahead, or the run in a bucket.
+        """Holds the run, in its folder or in a bucket.
 
-        Raises: ValueError if the folder or the mirror does not fit this run, or the processes differ in settings or folder.
+        Raises: ValueError if the folder does not fit this run, or the processes differ in settings or folder.
         """
         self._agree_on_command(config)
-        if folder.bucket is not None and config.train.mirror is not None:
-            raise ValueError(
-                f"train.mirror is {config.train.mirror}, and {folder.name} is a bucket: set train.mirror to None"
-            )
         with contextlib.ExitStack() as stack:
             mark = self.on_all(lambda: stack.enter_context(folder.lock(config)) if self.is_first else "")
             if self.count > 1 and folder.bucket is None:
                 mark = allgather_text(mark)[0]
                 self.on_all(lambda: folder.check_mark(mark))
             self.on_all(folder.receive)
-            self.first_then_others(lambda: stack.enter_context(with_mirror(folder, config)))
+            self.on_all(lambda: folder.check_nothing_lost() if self.is_first else None)
             yield
-            if config.train.mirror is not None:  # JAX waits for the first process 5 minutes only
-                multihost_utils.sync_global_devices("flaxformer_lite mirror copied")
 
     def _agree_on_command(self, config: Config) -> None:
         """Raises: SharedError if the processes differ in settings, in the version of JAX or in the number of devices."""

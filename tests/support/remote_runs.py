@@ -1,4 +1,4 @@
-"""Mirrors that fail on demand, and small run folders to copy to them."""
+"""File systems that fail on demand, and small run folders to copy there."""
 
 import errno
 import json
