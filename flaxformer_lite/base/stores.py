@@ -147,6 +147,8 @@ def in_one_line(place: str) -> Iterator[None]:
     """Turns an error of TensorStore, whose text has its whole specification, into a StoreError of one line."""
     try:
         yield
+    except StoreError:
+        raise
     except (ValueError, NotImplementedError, RuntimeError, OSError) as error:
         kind = Unreachable if str(error).startswith(("ABORTED", "UNAVAILABLE", "DEADLINE_EXCEEDED")) else StoreError
         raise kind(f"{place}: {reason_of(error)}") from None

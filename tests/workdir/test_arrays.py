@@ -14,7 +14,7 @@ from flaxformer_lite.base.stores import Store
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.workdir.arrays import check_arrays, in_store, read_tree
 from flaxformer_lite.workdir.managers import bucket as manager
-from flaxformer_lite.workdir.managers.bucket import write_shards
+from flaxformer_lite.workdir.managers.bucket import copy_shards, write_shards
 
 
 def sharding(*axes: Any, shape: tuple[int, int] = (4, 2)) -> NamedSharding:
@@ -52,7 +52,7 @@ def state() -> dict[str, Any]:
 
 
 def write(store: Store, folder: str = "state") -> None:
-    write_shards(store, folder, state()).result()
+    write_shards(store, folder, copy_shards(state()))
 
 
 def abstract(like: Any = None) -> Any:

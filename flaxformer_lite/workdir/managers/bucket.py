@@ -6,8 +6,9 @@ each node of the database has a checksum (CRC-32C), which TensorStore compares w
     checkpoints/40/state.3-0/p1/       what process 1 of several has written
     checkpoints/40/state.3-0/done.1    process 1 has written all; its content is the reason if that failed
 
-A save: each process copies its shards to its memory, writes them in one transaction, then its `done`. The first one waits for all
-of them, joins the databases, copies the small files, changes the ledger, and deletes steps that are not kept.
+A save: each process copies its shards to its memory, which is all that the training waits for. Then it writes them in one
+transaction, and its `done`. The first process waits for all of them, joins the databases, copies the small files, changes the
+ledger, and deletes steps that are not kept.
 """
 
 import itertools
@@ -16,7 +17,7 @@ import math
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,6 +37,15 @@ WAIT_SECONDS = 1800.0
 """Longest time to wait for the shards of other processes."""
 
 
+class Shards(NamedTuple):
+    """The shards of an array that this process writes, copied."""
+
+    path: str
+    metadata: dict[str, Any]
+    parts: list[tuple[Any, np.ndarray]]
+    """Pairs of an index and what is there."""
+
+
 class BucketManager:
     """`Manager` for a run in a bucket.
 
@@ -53,25 +63,22 @@ class BucketManager:
     def save(self, step: int, state: PyTree, document: dict[str, Any]) -> None:
         self.wait()
         place = f"checkpoints/{step}/state.{self._start}-{next(self._saves)}"
-        several = jax.process_count() > 1
-        written = write_shards(self._bucket.store, f"{place}/p{jax.process_index()}" if several else place, state)
+        shards = copy_shards(state)
         self._steps, old = divide(self._policy, self._steps | {step})
-        self._saving = self._thread.submit(self._complete, step, place, written, json.dumps(document), old)
+        self._saving = self._thread.submit(self._complete, step, place, shards, json.dumps(document), old)
 
-    def _complete(self, step: int, place: str, written: Any, document: str, old: list[int]) -> None:
-        bucket, index = self._bucket, jax.process_index()
+    def _complete(self, step: int, place: str, shards: list[Shards], document: str, old: list[int]) -> None:
+        bucket, index, count = self._bucket, jax.process_index(), jax.process_count()
         if index == 0:
-            with in_one_line(bucket.store.url):
-                written.result()
-            if jax.process_count() > 1:
+            write_shards(bucket.store, place if count == 1 else f"{place}/p0", shards)
+            if count > 1:
                 self._wait_for_others(step, place)
                 join_shards(bucket.store, place)
             bucket.add_step(step, place, document, old)
         else:
             reason = ""
             try:
-                with in_one_line(bucket.store.url):
-                    written.result()
+                write_shards(bucket.store, f"{place}/p{index}", shards)
             except StoreError as error:
                 reason = str(error)
             bucket.store.write(f"{place}/done.{index}", reason.encode())
@@ -133,36 +140,49 @@ class BucketManager:
         self._thread.shutdown()
 
 
-def write_shards(store: Store, folder: str, state: PyTree) -> Any:
-    """Starts to write the shards of this process in one transaction; returns its result once all of them are copied."""
-    transaction, context, here = tensorstore.Transaction(), new_context(), jax.process_index()
-    kvstore = store.database(folder) | WRITES
-    opened, load = [], Counter[int]()
+def copy_shards(state: PyTree) -> list[Shards]:
+    """Returns copies of the shards that this process writes."""
+    here, load, chosen = jax.process_index(), Counter[int](), []
     for path, x in leaves_by_path(state).items():
         array = x if isinstance(x, jax.Array) else jax.device_put(np.asarray(x), jax.local_devices()[0])
         writers = writers_of(array.sharding, array.shape, array.dtype.itemsize, load)
         shards = {str(shard.index): shard for shard in array.addressable_shards if writers[str(shard.index)] == here}
-        if not shards:
-            continue
         for shard in shards.values():
             shard.data.copy_to_host_async()
+        chosen.append((path, array, shards.values()))
+    return [
+        Shards(path, metadata_of(array), [(shard.index, copied(shard.data)) for shard in shards])
+        for path, array, shards in chosen
+        if shards
+    ]
+
+
+def copied(array: jax.Array) -> np.ndarray:
+    """Returns a copy on the host; an array of a CPU is there already, and its memory is used again."""
+    return np.array(array) if next(iter(array.devices())).platform == "cpu" else np.asarray(array)
+
+
+def write_shards(store: Store, folder: str, shards: list[Shards]) -> None:
+    """Writes shards in one transaction. Raises: StoreError."""
+    transaction, context = tensorstore.Transaction(), new_context()
+    kvstore, opened = store.database(folder) | WRITES, []
+    for of_array in shards:
         spec = {
             "driver": "zarr3",
-            "kvstore": kvstore | {"path": f"{path}/"},
-            "metadata": metadata_of(array),
+            "kvstore": kvstore | {"path": f"{of_array.path}/"},
+            "metadata": of_array.metadata,
             "store_data_equal_to_fill_value": True,  # so that a missing chunk is an error
         }
-        array_there = tensorstore.open(spec, create=True, open=True, context=context, transaction=transaction)
-        opened.append((array_there, shards.values()))  # all are opened at the same time: each is a request
+        opened.append(tensorstore.open(spec, create=True, open=True, context=context, transaction=transaction))
     with in_one_line(store.url):
         writes = [
-            array_there.result()[shard.index].write(np.asarray(shard.data))
-            for array_there, shards in opened
-            for shard in shards
+            array.result()[index].write(values, can_reference_source_data_indefinitely=True)
+            for array, of_array in zip(opened, shards, strict=True)
+            for index, values in of_array.parts
         ]
         for write in writes:
             write.copy.result()
-    return transaction.commit_async()
+        transaction.commit_async().result()
 
 
 def writers_of(sharding: Any, shape: tuple[int, ...], itemsize: int, load: Counter[int]) -> dict[str, int]:
