@@ -169,11 +169,17 @@ class Norm(Hook):
         return {"norm": optax.tree.norm(gradient)}
 
 
-def test_a_process_keeps_no_hook_for_the_next_run():
+def test_a_process_keeps_no_hook_for_the_next_run(monkeypatch: pytest.MonkeyPatch):
     """A hook may hold parameters, or data."""
+
+    def gradient(task: TrainTask, params: PyTree, step: Array, seed: Array, batch: Batch) -> StepGradient:
+        return StepGradient(jnp.zeros(()), batch.weights.sum(), params)
+
+    monkeypatch.setattr(runners, "step_gradient", gradient)
     task = replace(train_task(tiny_config()), measures=Hooks([hook := Norm()], is_first=True, stop=Mock()).measures)
     runner = make_runner("mesh", task, make_mesh(devices=jax.devices()[:1]))
-    state, batch = runner.init(), runner.shard_batch(zero_batch(task.objective, Bucket(Lengths(5, 3), 8)))
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), runner.abstract_state)
+    batch = runner.shard_batch(zero_batch(task.objective, Bucket(Lengths(5, 3), 8)))
     assert "gradient/norm" in runner.train_step(state, batch)[1]
     there = weakref.ref(hook)
     del hook, task, runner, state

@@ -218,13 +218,6 @@ def test_two_processes_are_one(setting: Config, axis: str, tmp_path: Path, cache
 
 
 @pytest.mark.slow
-def test_four_processes_are_one(config: Path, tmp_path: Path, cache: Path, one: list[float]):
-    """Law, dropout on: also with heads and vocabulary cut, over devices of several processes."""
-    flags = ("--train.mesh.data", "1", "--train.mesh.fsdp", "2", "--train.mesh.tensor", "2")
-    np.testing.assert_allclose(together(config, tmp_path / "run", cache, 4, 1, *flags), one, rtol=2e-5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "devices"), [(2, 2)])
 def test_a_pmap_of_processes_is_one_with_micro_batches(tmp_path: Path, cache: Path, number: int, devices: int):
     """Law, dropout on: with as many micro-batches as there are devices; and evaluations are the same."""
