@@ -9,13 +9,13 @@ OF_RECORDS = {"classes": "classify", "words": "label", "questions": "answer", "c
 def use_command(config: Any) -> str:
     """Returns the command that uses the run of a `Config`: of the task for its records, else by the parts of the model.
 
-    The config that is read for CTranslate2 has the kind of an objective that it does not know, and no more of it.
+    The config that is read for CTranslate2 has only the kind of an objective that it does not know: a model of two stacks translates.
     """
     model, objective = config.model, config.objective
     reads = objective.reads
     has_vectors = model.sentence_embedding is not None
     fits = {
-        "translate": getattr(objective, "translates", objective.kind == "seq2seq"),
+        "translate": getattr(objective, "translates", model.has_two_stacks),
         OF_RECORDS.get(reads, ""): reads in OF_RECORDS and not (has_vectors and reads == "candidates"),
         "embed": has_vectors,
         "generate": model.continues_texts,

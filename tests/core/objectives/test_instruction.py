@@ -104,7 +104,7 @@ def test_what_is_cut_and_left_out_is_said(tmp_path: Path):
     assert sum(len(pack.pieces) for pack in made) == 2
     for words in (
         "of 4 conversations 1 lost their first turns",
-        "1 were left out, as their last",
+        "1 were left out, as even their last",
         "1 were left out, as they",
     ):
         assert words in made.note
