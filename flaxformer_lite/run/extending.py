@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.base.console import note
+from flaxformer_lite.config import Config
 from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
@@ -78,9 +79,7 @@ def extend(
     if not re.fullmatch(r"\w[\w-]*", language):
         raise ValueError(f"language is {language!r}: it must be a code of letters, digits, _ and -, such as xyz_Latn")
     languages.check_code("like", like)
-    if model.target_vocab_size is not None or model.lora is not None:
-        name = "model.lora" if model.target_vocab_size is None else "model.target_vocab_size"
-        raise ValueError(f"{name} is set: a language is added to a run with one vocabulary and without adapters")
+    check_one_table(config, "a language is added to")
     if tokenizer == "shared" and tokenizers.own:
         raise ValueError(
             f"{run} has a tokenizer of its own for {', '.join(tokenizers.own)}: give the next one its own too"
@@ -123,6 +122,13 @@ def extend(
     if tokenizer == "shared":
         note(cut_otherwise_in_words(base, extension.tokenizer, old_lines[::10]))
     return folder.path
+
+
+def check_one_table(config: Config, action: str) -> None:
+    """Raises: ValueError for a run with two vocabularies or with adapters. `action`: what is done to a run with one alone."""
+    for name, value in (("data.target_tokenizer", config.data.target_tokenizer), ("model.lora", config.model.lora)):
+        if value is not None:
+            raise ValueError(f"{name} is set: {action} a run with one vocabulary and without adapters")
 
 
 def lines_of_files(files: str | Sequence[str]) -> Iterator[str]:

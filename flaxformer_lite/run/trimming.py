@@ -1,6 +1,7 @@
-"""A run that has only the tokens that texts of one's languages need: `trim`."""
+"""A run that has only the tokens that some texts need: `trim`."""
 
 import contextlib
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +26,9 @@ from flaxformer_lite.files.chats.messages import Conversation
 from flaxformer_lite.files.tokenizers import FromRun
 from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.tokenizers.kinds import CHAT_TEMPLATE, CHAT_TEMPLATES, SENTENCE_FILES, copy_files
-from flaxformer_lite.files.tokenizers.trimming import basic_ids, needed_by, to_trim, with_parts
-from flaxformer_lite.run.extending import lines_of_files
-from flaxformer_lite.run.run import Run, load
+from flaxformer_lite.files.tokenizers.trimming import basic_ids, lines_cut_otherwise, needed_by, to_trim, with_parts
+from flaxformer_lite.run.extending import check_one_table, lines_of_files
+from flaxformer_lite.run.run import load
 from flaxformer_lite.run.write import write_run
 from flaxformer_lite.workdir import RunFolder
 
@@ -37,6 +38,8 @@ IDS = {
     "objective": ("mask_token", "first_sentinel"),
 }
 """The settings that name token ids which must stay, by their part of the config."""
+CHECKED = 10_000
+"""The first lines, which the new tokenizer must cut as the old one does."""
 
 
 def trim(
@@ -44,57 +47,51 @@ def trim(
     output: str | Path,
     *,
     text: str | Sequence[str],
-    languages: Collection[str] = (),
     keep_ids: Collection[int] = (),
     weights: str | None = None,
 ) -> Path:
     """Writes a new run folder whose vocabulary has only the tokens that the lines of the files `text` need.
 
-    Special and added tokens stay, bytes, digits, signs, the letters of ASCII and of the texts' scripts, and the words of the run's
-    own prompts and chat template. The ids are numbered anew, in their order, in the tokenizer, the rows of the parameters and the
-    settings. A text whose tokens all stay is read as before. Every tenth line is held out from a count: how many lines need a token
-    that the others lack.
+    Special and added tokens stay, those of languages, bytes, digits, signs, the letters of ASCII and of the texts' scripts, and the
+    words of the run's own prompts and chat template. The ids are numbered anew, in their order, in the tokenizer, the rows of the
+    parameters and the settings. A text whose tokens all stay is read as before, which is checked on the first lines. Every tenth
+    line is held out from a count: how many lines need a token that the others lack.
 
-    `languages`: the codes whose tokens stay, of a run of several languages; (): all. `keep_ids`: further ids that stay.
+    `keep_ids`: further ids that stay.
     Returns the new run folder. `weights`: last, best, ema or average:N; None: the config's.
 
-    Example: `trim("runs/nllb", "runs/small", text=["a.en", "a.de"], languages=["eng_Latn", "deu_Latn"])`.
+    Example: `trim("runs/nllb", "runs/small", text=["a.en", "a.de"])`.
 
-    Raises: ValueError for a run whose tokenizer has no table of subwords, a text that needs every token, a setting whose token
-        would go, or an output that exists.
+    Raises: ValueError for a run whose tokenizer has no table of subwords, a text that needs every token, or an output that exists.
     """
     folder = RunFolder(output)
     require_absent(folder.path)
     loaded = load(run, weights=weights, mesh=MeshConfig())
-    config, size = loaded.config, loaded.config.model.vocab_size
-    whole = tokenizers_of(loaded, str(run))
+    config, size, tokenizers = loaded.config, loaded.config.model.vocab_size, loaded.tokenizers
+    if tokenizers is None:
+        raise ValueError(f"{run} has no tokenizer: only a run that reads texts can be cut to texts")
+    check_one_table(config, "tokens are left out of")
+    stay = {*keep_ids, *named_ids(config), *config.objective.sentinel_ids}
+    if isinstance(tokenizers, LanguageTokenizers):
+        if tokenizers.own:
+            raise ValueError(
+                f"{run} has a tokenizer of its own for {', '.join(tokenizers.own)}: cut the run before that"
+            )
+        stay |= {i for code in tokenizers.languages.codes for i in tokenizers.token_ids(code)}
+        tokenizers = tokenizers.base
     check_token_ids(keep_ids, size, "keep_ids has")
-    stay, gone = language_ids(loaded, languages)
-    base = to_trim(whole.source)
-    gone = {i: code for i, code in gone.items() if i not in base.template_ids}
-    for name, value in named_ids(config).items():
-        for i in value if isinstance(value, tuple) else (value,):
-            if i in gone:
-                raise ValueError(f"{name} is {i}, the token of {gone[i]}: name {gone[i]} among the languages too")
-            stay.add(i)
-    stay |= {*config.objective.sentinel_ids}
+    base = to_trim(tokenizers.source)
     with Progress() as progress:
         progress.update("reading the text")
-        needed = needed_by(whole.source, base, lines_of_files(text))
-    stay |= own_ids(config.objective, loaded.translator.form, base)
-    stay |= (basic_ids(base, needed.scripts) - gone.keys()) | {*keep_ids}
+        needed = needed_by(base, lines_of_files(text))
+    stay |= own_ids(config.objective, loaded.translator.form, base) | basic_ids(base, needed.scripts)
     kept = with_parts(base, needed.ids | stay)
     if len(kept) == size:
         raise ValueError(f"the text needs all {size:,} ids of {run}: there is nothing to leave out; give less text")
-    smaller = with_numbers(config, kept)
-    tokenizer, places = base.with_ids(kept), config.data.languages
-    if places is not None and languages:
-        codes = tuple(code for code in places.codes if code in languages)
-        places = replace(places, codes=codes, direction=places.direction if {*places.direction} <= {*codes} else ())
-    data = replace(config.data, tokenizer=FromRun(path=str(folder.path.absolute())), languages=places)
+    smaller, tokenizer = with_numbers(config, kept), base.with_ids(kept)
+    data = replace(config.data, tokenizer=FromRun(path=str(folder.path.absolute())))
     params = cut(loaded.params, parameter_shapes(smaller.model), kept)
     origin = with_new_ids(loaded.folder.imported, {i: number for number, i in enumerate(kept)}, size)
-    origin = {"trimmed_from": size} | origin
     with atomic_write(folder.path) as unfinished:
         write_run(
             RunFolder(unfinished),
@@ -103,7 +100,7 @@ def trim(
             params,
             f"{run} with {len(kept)} of {size} ids",
             tokenizers=Tokenizers(tokenizer, tokenizer),
-            imported=origin,
+            imported={"trimmed_from": size} | origin,
             add_files=lambda place: copy_beside(loaded.folder, RunFolder(place)),
         )
     before, after = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (loaded.params, params))
@@ -112,42 +109,10 @@ def trim(
     note(
         f"of {held_out:,} lines held out {short:,} need a token that no other line needs: expect this share of new lines"
     )
-    if needed.cut_otherwise:
-        note(
-            f"{needed.cut_otherwise:,} lines are cut otherwise than by the SentencePiece model: the new run has a tokenizer.json"
-        )
+    lines = [*itertools.islice(filter(str.strip, lines_of_files(text)), CHECKED)]
+    if other := lines_cut_otherwise(tokenizers.source, tokenizer, lines, kept):
+        note(f"{other:,} of the first {len(lines):,} lines are cut otherwise than before: their answers may be others")
     return folder.path
-
-
-def tokenizers_of(run: Run, name: str) -> Tokenizers:
-    """Returns the tokenizers of a run that can be cut. Raises: ValueError for several tables, adapters, or no tokenizer."""
-    model, tokenizers = run.config.model, run.tokenizers
-    if tokenizers is None:
-        raise ValueError(f"{name} has no tokenizer: only a run that reads texts can be cut to texts")
-    if run.config.data.target_tokenizer is not None or model.lora is not None:
-        setting = "data.target_tokenizer" if model.lora is None else "model.lora"
-        raise ValueError(f"{setting} is set: a run with one vocabulary and without adapters can be cut")
-    if isinstance(tokenizers, LanguageTokenizers):
-        if tokenizers.own:
-            raise ValueError(
-                f"{name} has a tokenizer of its own for {', '.join(tokenizers.own)}: cut the run before that"
-            )
-        return tokenizers.base
-    return tokenizers
-
-
-def language_ids(run: Run, chosen: Collection[str]) -> tuple[set[int], dict[int, str]]:
-    """Returns the ids of the tokens of languages that stay, and the others with their codes. Raises: ValueError for other codes."""
-    languages, tokenizers = run.config.data.languages, run.tokenizers
-    if not isinstance(tokenizers, LanguageTokenizers) or languages is None:
-        if chosen:
-            raise ValueError("languages are named, and the run translates in one direction: leave them out")
-        return set(), {}
-    for code in chosen:
-        languages.check_code("languages", code)
-    stay = {i for code in chosen or languages.codes for i in tokenizers.token_ids(code)}
-    ids = {tokenizers.token_id(code): code for code in languages.codes}
-    return stay, {i: code for i, code in ids.items() if i not in stay}
 
 
 def own_ids(objective: AnsweredTexts, form: Form, base: JsonTokenizer) -> set[int]:
@@ -159,23 +124,20 @@ def own_ids(objective: AnsweredTexts, form: Form, base: JsonTokenizer) -> set[in
     return {i for row in rows for i in row}
 
 
-def named_ids(config: Config) -> dict[str, Any]:
-    """Returns the ids that settings name and that must stay, by the names of the settings: one, or several."""
-    values = {
-        f"{group}.{field}": getattr(getattr(config, group), field, None)
-        for group, fields in IDS.items()
-        for field in fields
-    }
-    return {name: value for name, value in values.items() if value is not None}
+def named_ids(config: Config) -> set[int]:
+    """Returns the ids that settings name and that must stay."""
+    values = [getattr(getattr(config, group), field, None) for group, fields in IDS.items() for field in fields]
+    return {i for value in values if value is not None for i in (value if isinstance(value, tuple) else (value,))}
 
 
 def with_numbers(config: Config, kept: Sequence[int]) -> Config:
     """Returns the config of a model whose ids are the numbers of those that are kept."""
     new, limit = {i: number for number, i in enumerate(kept)}, config.decode.num_ids
     changes: dict[str, dict[str, Any]] = {group: {} for group in IDS}
-    for name, value in named_ids(config).items():
-        group, _, field = name.partition(".")
-        changes[group][field] = tuple(new[i] for i in value) if isinstance(value, tuple) else new[value]
+    for group, fields in IDS.items():
+        for field in fields:
+            if (value := getattr(getattr(config, group), field, None)) is not None:
+                changes[group][field] = tuple(new[i] for i in value) if isinstance(value, tuple) else new[value]
     changes["decode"]["suppress_ids"] = tuple(new[i] for i in config.decode.suppress_ids if i in new)
     changes["decode"]["num_ids"] = None if limit is None else sum(i < limit for i in kept)
     changes["model"]["vocab_size"] = len(kept)
@@ -200,10 +162,8 @@ def with_new_ids(options: Mapping[str, Any], new: Mapping[int, int], size: int) 
     def changed(name: str, value: Any) -> Any:
         if isinstance(value, dict):
             return with_new_ids(value, new, size)
-        if name.endswith("_token_id") and isinstance(value, list):
-            return [new[i] for i in value if i in new]
         if name.endswith("_token_id"):
-            return new.get(value)
+            return [new[i] for i in value if i in new] if isinstance(value, list) else new.get(value)
         return len(new) if name == "vocab_size" and value == size else value
 
     return {name: changed(name, value) for name, value in options.items()}

@@ -1,8 +1,8 @@
 """Makes a new run folder that has only the tokens that texts need: `flaxformer-lite trim RUN -o NEW --text a.en a.de`.
 
-Special and added tokens stay, bytes, digits, signs, the letters of ASCII and of the texts' scripts, and the words of the run's own
-prompts and chat template. A text whose tokens all stay has the answer that it had. The share of new lines that need another token
-is estimated from every tenth line of the texts.
+Special and added tokens stay, those of languages, bytes, digits, signs, the letters of ASCII and of the texts' scripts, and the
+words of the run's own prompts and chat template. A text whose tokens all stay has the answer that it had. The share of new lines
+that need another token is estimated from every tenth line of the texts.
 """
 
 import argparse
@@ -20,13 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="text that the run is for, files or patterns, a line each",
     )
-    parser.add_argument(
-        "--languages",
-        metavar="CODE",
-        nargs="+",
-        default=[],
-        help="the languages whose tokens stay, of a run of several languages; default: all",
-    )
     parser.add_argument("--keep-ids", metavar="ID", nargs="+", type=int, default=[], help="further ids that stay")
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
 
@@ -34,5 +27,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.run.trimming import trim  # with JAX
 
-    given = {name: getattr(arguments, name) for name in ("text", "languages", "keep_ids", "weights")}
+    given = {name: getattr(arguments, name) for name in ("text", "keep_ids", "weights")}
     trim(arguments.folder, arguments.output, **given)

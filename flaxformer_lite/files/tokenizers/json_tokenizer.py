@@ -306,7 +306,7 @@ class JsonTokenizer(Tokenizer):
     def with_ids(self, kept: Sequence[int]) -> "JsonTokenizer":
         """Returns the tokenizer with only the pieces of these ids, which get the numbers of their order.
 
-        Merges stay between pieces that stay. The ids must have the special ones.
+        Merges stay between pieces that stay. The ids must include the special ones and those of the template.
 
         Raises: ValueError if the library would give a piece another number.
         """

@@ -10,7 +10,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from flaxformer_lite.core.text import Tokenizer
@@ -37,8 +37,6 @@ class TextNeeds(NamedTuple):
     """The number of the lines that are held out."""
     missing: list[set[int]]
     """The ids that a line held out has and no other line; a line without any may be left out."""
-    cut_otherwise: int
-    """The lines that the tokenizer's description cuts otherwise than the tokenizer itself."""
 
     def number_short(self, basic: Collection[int]) -> int:
         """Returns how many of the lines held out need an id that neither the others nor `basic` have."""
@@ -63,14 +61,12 @@ def to_trim(tokenizer: Tokenizer) -> JsonTokenizer:
     return base
 
 
-def needed_by(tokenizer: Tokenizer, base: JsonTokenizer, lines: Iterator[str]) -> TextNeeds:
-    """Returns the need of the lines, in the ids of `base`, which describes the tokenizer. Raises: ValueError if all are blank."""
+def needed_by(tokenizer: JsonTokenizer, lines: Iterator[str]) -> TextNeeds:
+    """Returns the need of the lines. Raises: ValueError if all are blank."""
     ids, missing, characters = set[int](), list[set[int]](), Counter[str]()
-    lines, number, otherwise = filter(str.strip, lines), 0, 0
+    lines, number = filter(str.strip, lines), 0
     while batch := [*itertools.islice(lines, LINES_AT_ONCE)]:
-        rows = base.encode_batch(batch)
-        otherwise += 0 if tokenizer is base else sum(map(list.__ne__, rows, tokenizer.encode_batch(batch)))
-        for row in rows:
+        for row in tokenizer.encode_batch(batch):
             number += 1
             if number % HELD_OUT:
                 ids.update(row)
@@ -80,24 +76,28 @@ def needed_by(tokenizer: Tokenizer, base: JsonTokenizer, lines: Iterator[str]) -
     if not number:
         raise ValueError("every line of the text is blank: give text of the languages that the run is for")
     missing = [more - ids for more in missing]
-    return TextNeeds(ids.union(*missing), scripts_of(characters), number // HELD_OUT, missing, otherwise)
+    return TextNeeds(ids.union(*missing), scripts_of(characters), number // HELD_OUT, missing)
+
+
+def lines_cut_otherwise(before: Tokenizer, after: Tokenizer, lines: Sequence[str], kept: Sequence[int]) -> int:
+    """Returns how many of the lines a tokenizer with the ids `kept` cuts otherwise than the one before."""
+    pairs = zip(before.encode_batch(lines), after.encode_batch(lines), strict=True)
+    return sum(old != [kept[i] for i in new] for old, new in pairs)
 
 
 def script(character: str) -> str:
-    """Returns the script of a letter, the first word of its name in Unicode: LATIN, CJK, …"""
-    return unicodedata.name(character, "").partition(" ")[0]
-
-
-def is_letter(character: str) -> bool:
-    return unicodedata.category(character)[0] in "LM"
+    """Returns the script of a letter, the first word of its name in Unicode: LATIN, CJK, …; "" for other characters."""
+    is_letter = unicodedata.category(character)[0] in "LM"
+    return unicodedata.name(character, "").partition(" ")[0] if is_letter else ""
 
 
 def scripts_of(characters: Mapping[str, int]) -> set[str]:
     """Returns the scripts that have at least `SCRIPT_SHARE` of the letters; `characters` has how often each occurs."""
     letters: Counter[str] = Counter()
     for character, number in characters.items():
-        letters[script(character)] += number if is_letter(character) else 0
-    return {name for name, number in letters.items() if number >= SCRIPT_SHARE * letters.total() > 0}
+        letters[script(character)] += number
+    del letters[""]
+    return {name for name, number in letters.items() if number >= SCRIPT_SHARE * letters.total()}
 
 
 def basic_ids(tokenizer: JsonTokenizer, scripts: Collection[str]) -> set[int]:
@@ -119,7 +119,7 @@ def basic_ids(tokenizer: JsonTokenizer, scripts: Collection[str]) -> set[int]:
 
 def is_basic(character: str, scripts: Collection[str], by_bytes: bool) -> bool:
     """Returns whether a piece of one character, or of none, stays. `by_bytes`: characters stand for bytes."""
-    return by_bytes or character.isascii() or not is_letter(character) or script(character) in {*scripts, "COMBINING"}
+    return by_bytes or character.isascii() or script(character) in {"", "COMBINING", *scripts}
 
 
 def with_parts(tokenizer: JsonTokenizer, ids: Iterable[int]) -> list[int]:

@@ -77,7 +77,7 @@ def tokenizer_of(kind: str) -> Tokenizer:
 
 def trimmed(tokenizer: Tokenizer, lines: list[str]) -> tuple[JsonTokenizer, JsonTokenizer, list[int], TextNeeds]:
     base = to_trim(tokenizer)
-    needed = needed_by(tokenizer, base, iter(lines))
+    needed = needed_by(base, iter(lines))
     kept = with_parts(base, needed.ids | basic_ids(base, needed.scripts))
     return base, base.with_ids(kept), kept, needed
 
@@ -172,7 +172,7 @@ def test_lines_held_out_tell_how_many_need_a_token_that_went() -> None:
     lines = ["the cat"] * 40
     lines[9], lines[29], lines[30] = "Hut", "Katze 2", "mat"
     *_, kept, needed = trimmed(tokenizer_of("words"), [*lines, " "])
-    assert (needed.held_out, needed.number_short(set()), needed.cut_otherwise) == (4, 2, 0)
+    assert (needed.held_out, needed.number_short(set())) == (4, 2)
     assert needed.number_short(kept) == 0
     with pytest.raises(ValueError, match="every line of the text is blank"):
         trimmed(tokenizer_of("words"), [" ", ""])
