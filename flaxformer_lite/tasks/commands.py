@@ -9,7 +9,7 @@ OF_RECORDS = {"classes": "classify", "words": "label", "questions": "answer", "c
 def use_command(config: Any) -> str:
     """Returns the command that uses the run of a `Config`: of the task for its records, else by the parts of the model.
 
-    The config that is read for CTranslate2 has only the kind of an objective that it does not know: a model of two stacks translates.
+    The config that CTranslate2 needs has only the kind of an objective that it does not know: a model of two stacks translates.
     """
     model, objective = config.model, config.objective
     reads = objective.reads
