@@ -10,6 +10,7 @@ Reference: Klein et al. 2020, Proceedings of the Fourth Workshop on Neural Gener
 
 import dataclasses
 import functools
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,9 +28,11 @@ from flaxformer_lite.core.model.layers import ACTIVATIONS
 from flaxformer_lite.core.model.masks import Exclude, Masking, Penalize, Replace
 from flaxformer_lite.core.model.positions import (
     ALiBi,
+    DynamicScaling,
     FixedTable,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     NoPositions,
     PositionScheme,
     RelativeBias,
@@ -228,8 +231,27 @@ def setting_in_words(value: Any) -> str:
 
 
 def is_known_rotary(scheme: PositionScheme) -> bool:
-    """Returns whether a position scheme is rotary, with no scaling or one that CTranslate2 has too."""
-    return type(scheme) is Rotary and type(scheme.scaling) in (LinearScaling, Llama3Scaling, type(None))
+    """Returns whether a position scheme is rotary, with no scaling or one that CTranslate2 has too.
+
+    As far as the original training's texts reach, dynamic scaling is none, and longrope needs the short factors alone.
+    """
+    if type(scheme) is not Rotary:
+        return False
+    scaling = scheme.scaling
+    if type(scaling) is DynamicScaling:
+        return scaling.length <= scaling.original_length
+    if type(scaling) is LongRopeScaling:
+        return scaling.length <= scaling.original_length and amplitude_length(scaling) is not None
+    return type(scaling) in (LinearScaling, Llama3Scaling, type(None))
+
+
+def amplitude_length(scaling: LongRopeScaling) -> int | None:
+    """Returns the length of texts from which CTranslate2 computes the amplitude of longrope; None: it has no such amplitude."""
+    log = math.log(max(scaling.original_length, 2))
+    exponent = min(scaling.amplitude**2 * log, math.log(LARGEST))
+    length = round(math.exp(exponent))
+    amplitude = math.sqrt(max(math.log(length) / log, 1))
+    return length if abs(amplitude - scaling.amplitude) < 1e-6 else None
 
 
 def has_zero_weights(masking: Masking) -> bool:
@@ -530,6 +552,14 @@ def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray
                 "rotary_low_freq_factor": float32(scheme.scaling.low_frequency_factor),
                 "rotary_high_freq_factor": float32(scheme.scaling.high_frequency_factor),
                 "original_max_position_embeddings": int32(scheme.scaling.original_length),
+            }
+        elif type(scheme.scaling) is LongRopeScaling:
+            attributes |= {
+                "rotary_scaling_type": int8(1),
+                "rotary_scaling_short_factor": np.asarray(scheme.scaling.short_factors, np.float32),
+                "rotary_scaling_long_factor": np.asarray(scheme.scaling.long_factors, np.float32),
+                "original_max_position_embeddings": int32(scheme.scaling.original_length),
+                "max_position_embeddings": int32(amplitude_length(scheme.scaling)),
             }
     return attributes
 

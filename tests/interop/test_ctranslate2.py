@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ from flaxformer_lite.core.model.masks import Penalize
 from flaxformer_lite.core.model.norms import DeviationNorm, LayerNorm, RMSNorm
 from flaxformer_lite.core.model.positions import (
     ALiBi,
+    DynamicScaling,
     Learned,
     Llama3Scaling,
+    LongRopeScaling,
     NoPositions,
     RelativeBias,
     Rotary,
@@ -54,6 +57,13 @@ from tests.support.tokenizers import gapped
 HF = FIXTURES / "hf"
 BOTH = {"vocab_size": 43, "d_model": 24, "num_heads": 4, "d_ff": 29, "num_encoder_layers": 2, "num_decoder_layers": 3}
 OF_ALL_HEADS = DotProduct(qk_norm=LayerNorm(), qk_norm_width="all_heads")
+LONG = LongRopeScaling(
+    short_factors=(1.0, 1.5, 2.0),
+    long_factors=(2.0, 3.0, 5.0),
+    original_length=4096,
+    length=4096,
+    amplitude=math.sqrt(1 + math.log(32) / math.log(4096)),
+)
 ALONE = BOTH | {"num_encoder_layers": 0, "num_decoder_layers": 2}
 MODELS = {
     "pre_norm": ModelConfig(**BOTH, share_target_output=False),
@@ -105,6 +115,10 @@ MORE_MODELS = {
         **ALONE,
         positions=Rotary(base=50.0, scaling=Llama3Scaling(factor=4.0, original_length=20)),
         activation="geglu_tanh",
+    ),
+    "alone_longrope": ModelConfig(**ALONE, positions=Rotary(base=50.0, scaling=LONG)),
+    "alone_dynamic": ModelConfig(
+        **ALONE, positions=Rotary(base=50.0, scaling=DynamicScaling(factor=4.0, original_length=40, length=40))
     ),
     "alone_part_turned": ModelConfig(**ALONE, positions=Rotary(fraction=0.5, layout="interleaved"), activation="tanh"),
     "alone_alibi": ModelConfig(**ALONE | {"num_heads": 6}, positions=ALiBi()),
@@ -411,6 +425,9 @@ def test_every_id_has_a_name_of_its_own() -> None:
         ({"positions": ALiBi()}, "positions"),
         ({"positions": Learned(relative=RelativeBias())}, "positions.relative"),
         ({"positions": Rotary(scaling=YarnScaling(factor=2.0, original_length=8))}, "positions.scaling"),
+        ({"positions": Rotary(scaling=dataclasses.replace(LONG, length=4097))}, "positions.scaling"),
+        ({"positions": Rotary(scaling=dataclasses.replace(LONG, amplitude=0.9))}, "positions.scaling"),
+        ({"positions": Rotary(scaling=DynamicScaling(factor=2.0, original_length=16, length=17))}, "positions.scaling"),
         ({"num_token_types": 2}, "num_token_types"),
         ({"pooler": Pooler()}, "pooler"),
         ({"head": LanguageModelHead(transform="gelu")}, "head"),
