@@ -187,6 +187,7 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         "embedding_projection": model.num_encoder_layers > 0 and model.embedding_projection is not None,
         "embedding_projection.of": not model.num_encoder_layers and model.embedding_width != model.output_width,
         "share_layers": model.share_layers,
+        "feed_forward_out_bias": model.feed_forward_out_bias not in (None, model.feed_forward_bias),
         "head": answers,
         "pooler": model.pooler is not None and not reads,
         "sentence_embedding": model.sentence_embedding is not None and not reads,

@@ -67,6 +67,9 @@ def compared_settings(model: ModelConfig) -> dict[str, Any]:
         window = dataclasses.replace(window, positions=None)
     return settings | {
         "model.sliding_window": window,
+        "model.feed_forward_out_bias": model.feed_forward_bias
+        if model.feed_forward_out_bias is None
+        else model.feed_forward_out_bias,
         "model.attention": dataclasses.replace(resolved_attention(model), implementation="auto", splash=SplashBlocks()),
         "model.head": None if model.head is None else dataclasses.replace(model.head, loss_chunk=None),
         "model.target_vocab_size": model.output_size,

@@ -134,7 +134,14 @@ FOLDERS = [
         "nomic_bert/masked_lm",
         "mvp/classification",
     ),
-    *("jina_v3/classification", "pegasus/plain", "blenderbot/scaled", "t5/classification", "t5/token_classification"),
+    *(
+        "jina_v3/classification",
+        "gte/classification",
+        "pegasus/plain",
+        "blenderbot/scaled",
+        "t5/classification",
+        "t5/token_classification",
+    ),
     *("mpnet/classification", "albert/classification"),
 ]
 

@@ -107,6 +107,7 @@ DECODERS = {
         norm=RMSNorm(),
         activation="swiglu",
         feed_forward_bias=False,
+        feed_forward_out_bias=True,
         scale_embeddings=False,
         share_target_output=False,
         **ALONE,

@@ -187,6 +187,8 @@ class ModelConfig(Checked, at="model"):
     it. None: every embedding trains."""
     feed_forward_bias: bool = True
     """Use biases in the feed-forward layers."""
+    feed_forward_out_bias: bool | None = None
+    """Use a bias in the second half of the feed-forward layers (GTE); None: as `feed_forward_bias`."""
     activation: Activation = "relu"
     """Activation of the feed-forward layers; reglu, geglu, geglu_tanh and swiglu are gated."""
     norm: Annotated[BaseNorm, SavedAs(Norm)] = LayerNorm()

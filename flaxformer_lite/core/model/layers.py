@@ -213,15 +213,17 @@ class FeedForward(nn.Module):
     kernel_init: nn.initializers.Initializer = nn.initializers.xavier_uniform()
     lora: LoRA | None = None
     matmul_dtype: str | None = None
+    out_bias: bool | None = None
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        def dense(width: int, name: str) -> nn.Dense:
-            like = {"use_bias": self.bias, "dtype": self.dtype, "kernel_init": self.kernel_init, "lora": self.lora}
+        def dense(width: int, name: str, bias: bool | None = None) -> nn.Dense:
+            like = {"dtype": self.dtype, "kernel_init": self.kernel_init, "lora": self.lora}
+            like |= {"use_bias": self.bias if bias is None else bias}
             return Dense(width, name=name, precision=self.matmul_dtype, **like)
 
         activation, gated = ACTIVATIONS[self.activation]
         h = dense(self.d_ff, "up")(x)
         product = recomputed(lambda gate, up: activation(gate) * up)
         h = product(dense(self.d_ff, "gate")(x), h) if gated else activation(h)
-        return dense(self.d_model, "down")(apply_dropout(self, h, self.dropout_rate))
+        return dense(self.d_model, "down", self.out_bias)(apply_dropout(self, h, self.dropout_rate))

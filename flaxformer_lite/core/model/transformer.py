@@ -443,7 +443,9 @@ class Block(nn.Module):
             self.cross_attention_post_norm = Normalize(c.norm)
         self.feed_forward_pre_norm = Normalize(c.norm)
         sizes, rate = (c.d_model, c.d_ff), c.dropout.feed_forward_rate
-        self.feed_forward = FeedForward(*sizes, c.activation, c.feed_forward_bias, rate, **like)
+        self.feed_forward = FeedForward(
+            *sizes, c.activation, c.feed_forward_bias, rate, out_bias=c.feed_forward_out_bias, **like
+        )
         self.feed_forward_post_norm = Normalize(c.norm)
 
     def __call__(

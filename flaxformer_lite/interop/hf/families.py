@@ -17,6 +17,7 @@ from flaxformer_lite.interop.hf import (
     gpt2,
     gpt_neo,
     granite,
+    gte,
     llama,
     llama_relatives,
     mbart,
@@ -57,6 +58,7 @@ MODULES = (
     electra,
     deberta,
     nomic_bert,
+    gte,
     mpnet,
     albert,
 )

@@ -55,7 +55,13 @@ QUICK = {
         "t5_1_1/gated_gelu",
     ),
     *("data2vec_text/masked_lm_untied", "electra/discriminator", "megatron_bert/pretraining", "mvp/scaled"),
-    *("roberta_prelayernorm/masked_lm_untied", "roformer/classification", "nomic_bert/masked_lm", "jina_v3/masked_lm"),
+    *(
+        "roberta_prelayernorm/masked_lm_untied",
+        "roformer/classification",
+        "nomic_bert/masked_lm",
+        "jina_v3/masked_lm",
+        "gte/masked_lm_untied",
+    ),
     *(
         "gpt_neox/sequential_tied",
         "gptj/whole_tied",

@@ -92,6 +92,7 @@ TIED: dict[str, tuple[tuple[str, ...], ...]] = {
     "deberta_v2/masked_lm": (table_of("deberta", "cls.predictions.decoder"), BERT_BIASES),
     "roformer/masked_lm": (table_of("roformer", "cls.predictions.decoder"), BERT_BIASES),
     "nomic_bert/masked_lm": (table_of("nomic_bert", "cls.predictions.decoder"), BERT_BIASES),
+    "gte/masked_lm": (("gte.embeddings.word_embeddings.weight", "lm_head.decoder.weight"),),
     "electra/masked_lm": (table_of("electra", "generator_lm_head"),),
     **dict.fromkeys(("pegasus/plain", "mvp/plain", "blenderbot/plain"), (BART,)),
 }
