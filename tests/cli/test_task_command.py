@@ -242,8 +242,8 @@ def test_two_columns_are_two_texts(run: Run, command: Command, tmp_path: Path):
         ("a.csv", "1,a b\n", "embed --column text", "the header has no columns 'text': it is 1, a b; choose by --column"),
         ("a.csv", "1,a b\n", "embed --column 2", "has no column 2, counted from 0: choose by --column among 0 '1', 1 'a b'"),
         ("a.csv", "1,a\n", "embed --column 0 --column 1", "1 of its columns must be read, but 0 1 are typed"),
-        ("a.jsonl", "{}\n", "classify", "a.jsonl is JSON lines by its name, and is read line by line"),
-        ("a.parquet", "", "fill-mask", "a.parquet is Parquet by its name, and is read line by line"),
+        ("a.conll", "a O\n", "classify", "a.conll is CoNLL columns by its name, and is read line by line"),
+        ("a.tmx", "", "embed", "a.tmx is a translation memory by its name, and is read line by line"),
         (None, "a\n", "classify --column 1", "--column is for a table, but stdin is read line by line"),
     ],
 )  # fmt: skip
@@ -258,6 +258,15 @@ def test_a_table_whose_text_is_not_known_is_refused(
         Path(name).write_bytes(packed)
     typed, *options = words.split()
     assert message in command.mistake(typed, "run", *options, *([name] if name else []), stdin=packed)
+
+
+def test_a_run_without_data_reads_the_field_of_texts(run: Run, command: Command, tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text('{"text": "ab"}\n{"text": "cd"}\n')
+    without = trained_on(run, None)
+    assert (
+        command.on(without, "classify", str(tmp_path / "a.jsonl"))[0]
+        == command.on(run, "classify", stdin=b"ab\ncd\n")[0]
+    )
 
 
 def test_a_table_of_lines_alone_needs_no_column(run: Run, command: Command, tmp_path: Path):

@@ -104,7 +104,8 @@ class DataConfig(BatchShapes, at="data"):
             if isinstance(member, RecordSource) and {*map(type, member.record.fields.values())} == {str}:
                 header = {"header": True} if issubclass(kind, ColumnSource) else {}
                 return kind(path=path, record=member.record, languages=member.languages, **header)
-        return PlainText(path=path, documents="lines") if kind is None and not known and record is Documents else None
+        has_lines = not container(path) and not known and record is Documents
+        return PlainText(path=path, documents="lines") if has_lines else None
 
 
 FILE_SOURCES = {"a table": TSV, "JSON lines": JSONLines, "JSON": JSONLines, "CoNLL columns": CoNLL, "Parquet": Parquet}

@@ -48,5 +48,6 @@ def test_a_run_without_data_reads_what_has_published_names():
     assert DataConfig().alike("x.txt", "texts") == PlainText(path="x.txt", documents="lines")
     assert DataConfig().alike("x.csv", "classes") == CSV(path="x.csv", record=Classes(), header=True)
     assert DataConfig().alike("x.jsonl", "conversations") == JSONLines(path="x.jsonl", record=Conversations())
+    assert DataConfig().alike("x.tmx", "texts") is None
     assert DataConfig().alike("x.conll", "texts") is DataConfig().alike("x.jsonl", "words") is None
     assert DataConfig().alike("x", "questions") is None
