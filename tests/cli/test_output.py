@@ -228,7 +228,7 @@ def test_vectors_of_pieces_are_joined_to_the_file_of_one_process(tmp_path: Path)
         ("generate", ["--file", "in", "--join"], "--join is for a folder of answers: add -o OUT/, or leave"),
         ("translate", ["in", "-o", "out", "--pieces", "0"], "--pieces is 0: it must be at least 1"),
         ("translate", ["-o", "out/"], "-o out/ needs lines that can be read again: name a FILE in place of stdin"),
-        ("translate", ["-o", "none/", "--join"], "none has no corpus.json: give the folder of -o"),
+        ("translate", ["-o", "none/", "--join"], "none/ has no corpus.json: give the folder of -o"),
         ("embed", ["in", "-o", "out/", "--similarity"], "leave one of them out"),
         ("generate", ["a prompt", "-o", "out/"], "-o is for the prompts of a --file, each by itself: leave out"),
         ("generate", ["--file", "in", "--chat", "-o", "out/"], "-o is for the prompts of a --file, each by itself: l"),
