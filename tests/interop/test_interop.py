@@ -123,5 +123,5 @@ def test_an_archive_that_fills_the_memory_is_refused(tmp_path: Path, monkeypatch
 def test_an_entry_of_an_archive_that_is_no_array_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("folder/", b"")
-    with pytest.raises(ValueError, match=r"cannot be read as an \.npz file of plain arrays: folder/ is no array"):
+    with pytest.raises(ValueError, match=r"cannot be read as an \.npz file of plain arrays: folder/ is not an array"):
         read_weights(str(tmp_path / "x.npz"))

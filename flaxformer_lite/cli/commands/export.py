@@ -15,9 +15,9 @@ FAMILIES = (
     "gpt2, llama, mistral, qwen2, qwen3, hunyuan_v1_dense, gemma, gemma2, gemma3_text, phi3, glm, glm4, "
     "starcoder2, stablelm, helium, ernie4_5, seed_oss, ministral, granite, olmo, olmo2, olmo3, smollm3, "
     "exaone4, gpt_neo, opt, xglm, "
-    "gpt_neox, gptj, phi, falcon, cohere, bert, roberta, distilbert, xlm-roberta, camembert, data2vec-text, megatron-bert, "
-    "roberta-prelayernorm, t5, mt5, umt5, bart, mvp, marian, mbart, m2m_100, pegasus, t5gemma, modernbert, eurobert, "
-    "electra, roformer, deberta-v2, nomic_bert, jina_embeddings_v3, mpnet, albert"
+    "gpt_neox, gptj, phi, falcon, cohere, bloom, bert, roberta, distilbert, xlm-roberta, camembert, data2vec-text, "
+    "megatron-bert, roberta-prelayernorm, t5, mt5, umt5, bart, mvp, marian, mbart, m2m_100, pegasus, blenderbot, "
+    "t5gemma, modernbert, eurobert, electra, roformer, deberta-v2, nomic_bert, jina_embeddings_v3, gte, mpnet, albert"
 )
 """Families of Hugging Face's, in the order in which they are tried; their files need JAX."""
 
