@@ -84,7 +84,7 @@ class Store:
             write is lost, TensorStore writes again, and is refused because of its own first write. So a refused write reads the
             file, and has succeeded if the content is the same: contents that two processes may write must differ.
 
-        Raises: ConflictError if another process has written the file.
+        Raises: ConflictError if another process has written the file: before this write or, if the answer to it was lost, after it.
         """
         with in_one_line(f"{self.url}/{name}"):
             new = self._values.write(name, content, if_equal=version).result().generation
