@@ -127,8 +127,17 @@ def test_a_model_is_imported_into_a_bucket(tmp_path: Path):
     assert Store(broken).names() == []
 
 
-def started(config: Path, url: str, disk: Path, *flags: str) -> subprocess.Popen[str]:
-    """A process that trains, with a sign of life every half second."""
+class Popen(subprocess.Popen):
+    def __init__(self, words: list[str], *, log: Path, **options: Any) -> None:
+        super().__init__(words, **options)
+        self.log = log
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+
+def started(config: Path, url: str, disk: Path, *flags: str) -> Popen:
+    """A process that trains, with a sign of life every half second; `said` returns its lines."""
     code = (
         "import sys; from flaxformer_lite.workdir import bucket; bucket.BEAT_SECONDS = 0.5; "
         "from flaxformer_lite.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -137,17 +146,18 @@ def started(config: Path, url: str, disk: Path, *flags: str) -> subprocess.Popen
     environment = os.environ | {"XDG_CACHE_HOME": str(disk), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags_of_one}
     environment["PYTHONPATH"] = str(ROOT)
     words = [sys.executable, "-c", code, "train", str(config), "--workdir", url, *flags]
-    return subprocess.Popen(words, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    with open(f"{disk}.{time.monotonic_ns()}.err", "w+b") as stderr:  # a pipe would be full
+        return Popen(words, env=environment, cwd=ROOT, stderr=stderr, log=Path(stderr.name))
 
 
 def newest(url: str) -> int:
     return max(read_ledger(Store(url).read(LEDGER).content, url).steps, default=0)
 
 
-def wait_for(url: str, step: int, process: subprocess.Popen[str]) -> None:
+def wait_for(url: str, step: int, process: Popen) -> None:
     end = time.monotonic() + 120
     while newest(url) < step:
-        assert process.poll() is None, process.communicate()[1]
+        assert process.poll() is None, process.said()
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -170,24 +180,24 @@ def test_killed_three_times_on_machines_that_lose_their_disks(tmp_path: Path):
         process.kill()
         process.wait()
     process = started(file, url, tmp_path / "disk3")
-    assert "resuming after step" in process.communicate()[1] and process.returncode == 0
+    assert process.wait(120) == 0 and "resuming after step" in process.said(), process.said()
     assert facts(url) == undisturbed(config, tmp_path)
 
 
 @pytest.mark.slow
 def test_a_process_that_sleeps_while_another_takes_over_changes_nothing(tmp_path: Path):
-    config, url = with_train(CONFIG, steps=4000, checkpoint_every=100), f"file://{tmp_path}/bucket"
-    file = write_config_file(tmp_path / "config.json", config)
+    config = with_train(CONFIG, steps=100_000, checkpoint_every=100, eval_every=1000, log_every=50)
+    file, url = write_config_file(tmp_path / "config.json", config), f"file://{tmp_path}/bucket"
     sleeper = started(file, url, tmp_path / "first")
     wait_for(url, 100, sleeper)
     beside = started(file, url, tmp_path / "second")
-    assert beside.wait(120) == 2 and "another process is training in" in (beside.communicate()[1])
+    assert beside.wait(120) == 2 and "another process is training in" in beside.said()
     sleeper.send_signal(signal.SIGSTOP)
     short = ["--train.steps", str(newest(url) + 300)]
     other = started(file, url, tmp_path / "second", *short)
     wait_for(url, newest(url) + 100, other)
     sleeper.send_signal(signal.SIGCONT)
-    assert sleeper.wait(120) != 0 and "another process has started to train in" in sleeper.communicate()[1]
-    assert other.wait(120) == 0, other.communicate()[1]
+    assert sleeper.wait(120) != 0 and "another process has started to train in" in sleeper.said()
+    assert other.wait(120) == 0, other.said()
     rows = [row["step"] for row in load(url).folder.rows() if row["split"] == "train"]
     assert rows == sorted({*rows}) and rows[-1] == newest(url)
