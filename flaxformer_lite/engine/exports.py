@@ -35,6 +35,7 @@ EXPORTS = "engine"
 """The folder of exports in a run, and in the user's cache."""
 FACTS = "engine.json"
 """The facts of an export, and the digests of its files."""
+LEDGER = ".run.json"
 STATE_FILES = (
     "config.json",
     "tokenizer.*",
@@ -42,7 +43,7 @@ STATE_FILES = (
     "checkpoints/*/meta/meta.json",
     "checkpoints/*/state/digests.json",
     ".steps.json",
-    ".run.json",
+    LEDGER,
 )
 """The files of a run that tell one state of it from another; the last two of a run in a bucket, and of its working copy."""
 EXPORTER = (
@@ -143,9 +144,18 @@ def state_of(run: str) -> str:
         digests = dict[str, str]()
         for file in files:
             with contextlib.suppress(FileNotFoundError):  # a training has deleted an older checkpoint
-                digests[file.relative_to(folder).as_posix()] = file_digest(file)
+                name = file.relative_to(folder).as_posix()
+                digests[name] = file_digest(file) if name != LEDGER else digest_of_steps(file)
     makers = [file_digest(file) for pattern in MAKERS for file in sorted(PACKAGE.glob(pattern))]
     return text_digest(json.dumps([makers, digests]))
+
+
+def digest_of_steps(ledger: Path) -> str:
+    """Returns the digest of the checkpoints in the ledger of a run in a bucket, whose signs of life decide no answer."""
+    try:
+        return text_digest(json.dumps(json.loads(ledger.read_bytes())["steps"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return file_digest(ledger)  # who reads the run says what is wrong with it
 
 
 def name_of(wanted: RunWeights, state: str) -> str:

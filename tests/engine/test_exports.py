@@ -92,6 +92,17 @@ CHANGES: tuple[Callable[[Path], Any], ...] = (
 )
 
 
+def test_signs_of_life_of_a_training_in_a_bucket_are_no_new_state(tmp_path: Path) -> None:
+    """By hand: the ledger's holder and beat decide no answer, its checkpoints do."""
+    ledger = {"holder": {"mark": "a"}, "start": 1, "beat": 7, "steps": {"40": "checkpoints/40/state.1-0"}}
+
+    def state(**values: Any) -> str:
+        (tmp_path / ".run.json").write_text(json.dumps(ledger | values), encoding="utf-8")
+        return state_of(str(tmp_path))
+
+    assert state() == state(holder=None, beat=8) != state(steps={"40": "checkpoints/40/state.2-0"})
+
+
 @pytest.mark.parametrize(
     "change", CHANGES, ids=["trained_on", "evaluated", "lost", "tokenizer", "target_tokenizer", "edited"]
 )

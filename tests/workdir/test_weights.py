@@ -95,7 +95,9 @@ CLASSES = ("pooler/classes/bias", "pooler/classes/kernel")
 def test_classes_are_matched_by_their_names(tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture) -> None:
     """By hand: another order, some other names, no common name, more names, and a head that is to be fresh."""
     config, folder = classifier(("bad", "good", "mixed")), tmp_path / "source"
-    params = jax.tree.map(lambda x: np.random.default_rng(3).normal(size=x.shape), abstract_params(config))
+    params = jax.tree.map(
+        lambda x: np.random.default_rng(3).normal(size=x.shape).astype(x.dtype), abstract_params(config)
+    )
     write_run(RunFolder(folder), config, 7, params, "drawn by a test")
     theirs = flatten_dict(params, sep="/")
 
