@@ -106,6 +106,7 @@ def test_every_command_that_reads_a_run_imports_what_is_named(
         "mine": [run, "rows.jsonl", "--corpus", "corpus", "-o", "out.jsonl"],
         "rows": [run, 1],
         "rerun": [run, 1, "--without", 0],
+        "sync": [run, "copy"],
         "trim": [run, "--text", "a.txt", "-o", "new"],
         "extend": [run, "new", "--language", "xyz", "--like", "eng", "--pieces", 9, "--from", "new.txt"],
     }

@@ -67,7 +67,7 @@ def test_each_source_of_a_mixture_has_its_own_rule(tmp_path: Path, capsys: pytes
             '["law", "se"]',
             "the label 'se', which is not one of",
         ),
-        (Classification(classes=("art", "law")), '""', "the label '', which is not one of"),
+        (Classification(classes=("art", "law")), '"se"', "the label 'se', which is not one of"),
         (Regression(), '"much"', "the label 'much', which is no finite number"),
     ],
 )
