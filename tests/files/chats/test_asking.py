@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from flaxformer_lite.base.console import note_once
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
@@ -125,6 +126,7 @@ def test_languages_are_named_or_asked_for(capsys: pytest.CaptureFixture[str]) ->
     assert one.between("English", "German").translation == dataclasses.replace(PLAIN_SENTENCE, **GERMAN)
     with pytest.raises(ValueError, match="names no language: leave out from and to"):
         asking(SHAPES["ChatML"]).between(None, "German")
+    note_once.cache_clear()
     asking(SHAPES["Hunyuan"], preset("hunyuan")).between("English", "German")
     assert "does not name the language of from" in capsys.readouterr().err
     with pytest.raises(ValueError, match="from is missing"):
