@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn, get_args, get_origin
 
-from flaxformer_lite.base.remote_files import is_url, read_url
+from flaxformer_lite.base.remote_files import is_url, local_files
 from flaxformer_lite.base.shipped_configs import shipped_configs
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
@@ -29,13 +29,13 @@ are no settings, such as --workdir. The groups below are data, train, optimizer,
 def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
     """Returns the config of a file or a run folder, changed by options such as `--train.steps 100`.
 
-    A `.py` file has a function `get_config()`. A `.json` file may be at a URL. A name without folder and suffix, such as
-    `quickstart`, is a config that comes with the package, unless such a file exists.
+    A `.py` file has a function `get_config()`. A `.json` file or a run folder may be at a URL. A name without folder and
+    suffix, such as `quickstart`, is a config that comes with the package, unless such a file exists.
 
     Raises: ValueError for a mistake in the file or an option; SystemExit with status 0 after `--help`.
     """
-    if is_url(path) and path.endswith(".json"):
-        config = from_json(read_url(path), path)
+    if is_url(path) and not path.endswith(".py"):
+        config = config_at(path)
     elif (file := found_file(path)).suffix == ".json":
         config = from_json(file.read_bytes(), path)
     else:
@@ -43,6 +43,17 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
     if {"-h", "--help"} & {*overrides}:
         show_help(config, path)
     return apply_options(config, overrides) if overrides else config
+
+
+def config_at(url: str) -> Config:
+    """Returns the config of a `.json` file or a run folder at a URL. Raises: ValueError if it cannot be read."""
+    folder, _, name = url.rstrip("/").rpartition("/")
+    if not name.endswith(".json"):
+        folder, name = url.rstrip("/"), "config.json"
+    with local_files(folder, [name]) as copy:
+        if not (copy / name).is_file():
+            raise ValueError(f"there is no config file {folder}/{name}: name a .json file, or the folder of a run")
+        return from_json((copy / name).read_bytes(), f"{folder}/{name}")
 
 
 def found_file(path: str) -> Path:

@@ -546,7 +546,7 @@ def load(
     if placement.tensor > 1 and (mesh is None or mesh.tensor != placement.tensor):
         note(placement.in_words())
     local = placement.mesh or local
-    wanted = RunWeights(str(folder.path), weights, step, weights_dtype, tuple(IMPORTED))
+    wanted = RunWeights(folder.name, weights, step, weights_dtype, tuple(IMPORTED))
     state = state_of(wanted.run)
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
         step, params = restore_weights(checkpoints, config, weights, step, local, weights_dtype)

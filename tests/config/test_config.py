@@ -398,9 +398,24 @@ def test_a_config_file_must_have_get_config(tmp_path: Path):
 def test_a_run_folder_stands_for_its_config_and_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "config.json").write_text(to_json(CONFIG))
     assert load_config(str(tmp_path)) == load_config(str(tmp_path / "config.json")) == CONFIG
-    assert default_workdir(tmp_path) == default_workdir(tmp_path / "config.json") == tmp_path
+    assert default_workdir(str(tmp_path)) == default_workdir(str(tmp_path / "config.json")) == str(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert load_config("char_lm").objective == CausalLM() and str(default_workdir(Path("char_lm"))) == "runs/char_lm"
+    assert load_config("char_lm").objective == CausalLM() and default_workdir("char_lm") == "runs/char_lm"
+
+
+def test_a_run_in_a_store_stands_for_its_config_and_is_continued(tmp_path: Path):
+    url = f"file://{tmp_path}/run.v2"
+    (tmp_path / "run.v2").mkdir()
+    with pytest.raises(
+        ValueError, match=rf"there is no config file {url}/config\.json: name a \.json file, or the folder of"
+    ):
+        load_config(url)
+    (tmp_path / "run.v2" / "config.json").write_text(to_json(CONFIG))
+    assert load_config(url) == load_config(f"{url}/config.json") == CONFIG
+    assert default_workdir(url) == default_workdir(f"{url}/config.json") == url
+    for other in ("gs://bucket/tiny.json", "https://example.com/run/config.json"):
+        with pytest.raises(ValueError, match=rf"{other} is a URL: choose a run folder with --workdir"):
+            default_workdir(other)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from flaxformer_lite.base.remote_files import is_url
+from flaxformer_lite.base.remote_files import is_store, is_url
 
 TAKES_SETTINGS = True
 """Options that are not its own are settings of CONFIG."""
@@ -73,10 +73,8 @@ def run_one(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--{option} is for several runs: add --sweep or --seeds, or leave it out")
     from flaxformer_lite.config.load import load_config  # with JAX
 
-    if is_url(arguments.config) and arguments.workdir is None:
-        raise ValueError(f"{arguments.config} is a URL: choose a run folder with --workdir")
+    workdir = arguments.workdir or default_workdir(arguments.config)
     config = load_config(arguments.config, arguments.flags)
-    workdir = arguments.workdir or default_workdir(Path(arguments.config))
     if arguments.dry_run:
         from flaxformer_lite.tools.planning.dry_run import dry_run
 
@@ -122,8 +120,17 @@ def run_sweep(arguments: argparse.Namespace) -> None:
         print(*lines, sep="\n")
 
 
-def default_workdir(config: Path) -> Path:
-    """Returns `runs/<config name>`; for a run folder or its config.json, that folder."""
-    if (config / "config.json").is_file():
+def default_workdir(config: str) -> str:
+    """Returns `runs/<config name>`; for a run folder or its config.json, also in a store, that folder.
+
+    Raises: ValueError for another URL, which says of no folder that it is a run's.
+    """
+    folder, _, name = config.rstrip("/").rpartition("/")
+    if is_store(config) and (name == "config.json" or not name.endswith((".json", ".py"))):
+        return folder if name == "config.json" else config
+    if is_url(config):
+        raise ValueError(f"{config} is a URL: choose a run folder with --workdir")
+    path = Path(config)
+    if (path / "config.json").is_file():
         return config
-    return config.parent if config.name == "config.json" else Path("runs") / config.stem
+    return str(path.parent if path.name == "config.json" else Path("runs") / path.stem)
