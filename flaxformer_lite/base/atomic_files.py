@@ -21,7 +21,11 @@ def require_absent(path: Path, kind: str = "folder") -> None:
 def require_local(path: Path) -> None:
     """Raises: ValueError for a path that was typed as a URL: a folder `gs:` would be made for it."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::)", str(path)):
-        url = str(path).replace(":/", "://", 1)
+        url = (
+            str(path).replace("file:/", "file:///", 1)
+            if path.parts[0] == "file:"
+            else str(path).replace(":/", "://", 1)
+        )
         raise ValueError(f"{url} is a URL, and this is written to the local disk only: choose a local path")
 
 

@@ -84,7 +84,8 @@ def test_commands_read_it_by_its_url(url: str, tmp_path: Path, disk: Path, capsy
     report = Store(url).read("evaluations/eval.json").content or b""
     assert json.loads(report) == json.loads(capsys.readouterr().out)
     shutil.rmtree(disk)
-    train(with_train(CONFIG, steps=8), url)
+    assert not main(["train", url, "--train.steps", "8"]), "the URL stands for its config and is continued"
+    assert not main(["rows", url, "7"]) and not main(["seen", url, "a"])
     assert Store(url).read("evaluations/eval.json").content == report
     assert not main(["inspect", url, "--verify"]) and not main(["inspect", url, "--json"])
     said = capsys.readouterr().out
