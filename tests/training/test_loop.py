@@ -473,7 +473,7 @@ def test_a_second_process_in_the_folder_gets_one_line_and_status_2(copy, tmp_pat
 @pytest.mark.slow
 def test_it_stops_early_when_the_metric_does_not_improve(tmp_path, monkeypatch, capfd):
     """Oracle: losses given by hand; 3.0, 2.0, then two evaluations without a better one."""
-    losses = iter([3.0, 2.0, 2.5, 2.0])
+    losses = iter([3.0, 2.0, 2.5, 2.25])
     monkeypatch.setattr(evaluation, "report", lambda *a: {"loss": next(losses), "accuracy": 0.5, "perplexity": 9.0})
     config = with_train(NO_TEXT, steps=12, eval_every=2, patience=2, keep_latest=1, keep_best=1)
     loop.train(config, tmp_path / "run")

@@ -227,7 +227,7 @@ from flaxformer_lite.config import load_config
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.parallel.sharding import shard_bytes
 from flaxformer_lite.tools.planning.fit import memory
-from flaxformer_lite.tools.planning.plan import plan_bucket, train_step
+from flaxformer_lite.tools.planning.plan import plan_bucket, planned_step
 from flaxformer_lite.training import Hook
 
 class Meter(Hook):
@@ -242,7 +242,7 @@ class Meter(Hook):
 
 config, meter = load_config("char_lm", sys.argv[2:]), Meter()
 train(config, sys.argv[1], hooks=[meter])
-print(meter.peak / memory(train_step(config, make_mesh(), plan_bucket(config))))
+print(meter.peak / memory(planned_step(config, make_mesh(), plan_bucket(config))))
 """
 """Trains three steps. Prints the peak of the second over the plan's: the state and what the step adds, once it is compiled."""
 
