@@ -1,7 +1,7 @@
 """Stores: files at a URL that processes on several hosts write, file:///FOLDER, gs://BUCKET/PATH, s3://BUCKET/PATH or memory://NAME.
 
 A file is read and written as a whole, through TensorStore. A write may depend on the version that was read (compare-and-swap): so
-processes on several hosts agree without a lock.
+processes on several hosts agree without a lock. TensorStore is imported with the first store, since it imports NumPy.
 """
 
 import contextlib
@@ -9,9 +9,10 @@ import functools
 import os
 import secrets
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import tensorstore
+if TYPE_CHECKING:
+    import tensorstore
 
 DRIVERS = {"file": "file", "gs": "gcs", "memory": "memory", "s3": "s3"}
 """Protocol → TensorStore's driver; `is_store` of remote_files.py knows the same protocols."""
@@ -41,12 +42,12 @@ class Unreachable(StoreError, TimeoutError):
 
 class StoredFile(NamedTuple):
     content: bytes | None
-    """None: there is no such file."""
+    """None: the file does not exist."""
     version: bytes
     """For `Store.write`."""
 
 
-def as_stored_file(answer: tensorstore.KvStore.ReadResult) -> StoredFile:
+def as_stored_file(answer: "tensorstore.KvStore.ReadResult") -> StoredFile:
     return StoredFile(answer.value if answer.state == "value" else None, answer.stamp.generation)
 
 
@@ -57,6 +58,8 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
+        import tensorstore
+
         self.url, self._spec = url.rstrip("/"), spec_of(url)
         with in_one_line(self.url):
             self._values = tensorstore.KvStore.open(self._spec, context=new_context()).result()
@@ -97,6 +100,8 @@ class Store:
 
     def names(self, prefix: str = "") -> list[str]:
         """Returns the names of all files that begin with `prefix`, sorted."""
+        import tensorstore
+
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""
         with in_one_line(self.url):
             return sorted(map(bytes.decode, self._values.list(tensorstore.KvStore.KeyRange(prefix, end)).result()))
@@ -122,23 +127,27 @@ class Store:
                 with contextlib.suppress(ConflictError):
                     self.write(name, secrets.token_bytes(), version)
                     raise ValueError(
-                        f"{self.url}: this store ignores the conditions of writes (If-Match, ifGenerationMatch), by which a run is "
-                        "kept from two writers: choose another store, or train in a folder"
+                        f"{self.url}: this store ignores the conditions of writes (If-Match, ifGenerationMatch), which keep "
+                        "a run from two writers: choose another store, or train in a folder"
                     )
         finally:
             self.delete([name])
 
 
 @functools.cache
-def shared_context() -> tensorstore.Context:
+def shared_context() -> "tensorstore.Context":
+    import tensorstore
+
     return tensorstore.Context({"gcs_request_retries": RETRIES, "s3_request_retries": RETRIES})
 
 
-def new_context() -> tensorstore.Context:
+def new_context() -> "tensorstore.Context":
     """Returns a context of TensorStore with a cache of its own, without which nodes are read again for each array.
 
     The files of memory:// are the same in all contexts.
     """
+    import tensorstore
+
     return tensorstore.Context({"cache_pool": {"total_bytes_limit": CACHE_BYTES}}, shared_context())
 
 
