@@ -59,13 +59,6 @@ def cache_folder(url: str, use: str = "") -> Path:
     return cache_root() / f"{name}-{hashlib.sha256(url.encode()).hexdigest()[:12]}{use}"
 
 
-def read_url(url: str) -> bytes:
-    """Returns the bytes of a file. Raises: ValueError if it is missing or cannot be read."""
-    filesystem, path = open_filesystem(url)
-    with reading(url):
-        return filesystem.cat_file(path)
-
-
 def matching_urls(url: str) -> list[str]:
     """Returns the URLs of the files that match a pattern such as `s3://bucket/*.txt`, sorted; a plain URL as it is.
 

@@ -42,10 +42,9 @@ STATE_FILES = (
     "target_tokenizer.*",
     "checkpoints/*/meta/meta.json",
     "checkpoints/*/state/digests.json",
-    ".steps.json",
     LEDGER,
 )
-"""The files of a run that tell one state of it from another; the last two of a run in a bucket, and of its working copy."""
+"""The files of a run that tell one state of it from another; the last one of a run in a bucket."""
 EXPORTER = (
     "import gc; gc.disable(); import sys; from flaxformer_lite.interop.engine_export import main; gc.enable(); "
     "sys.exit(main(sys.argv[1:]))"

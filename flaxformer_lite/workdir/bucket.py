@@ -24,20 +24,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.base.atomic_files import atomic_write, write_json, write_whole
+from flaxformer_lite.base.atomic_files import atomic_write, write_whole
 from flaxformer_lite.base.console import note
 from flaxformer_lite.base.remote_files import cache_folder, is_store, is_url
 from flaxformer_lite.base.stores import ConflictError, Store, StoreError, Unreachable, in_one_line
 from flaxformer_lite.workdir.arrays import Arrays, check_arrays, in_store
-from flaxformer_lite.workdir.manifest import META, read_manifest, why_damaged
+from flaxformer_lite.workdir.manifest import META, read_manifest, step_of, why_damaged
 
 LEDGER = ".run.json"
 BEAT_SECONDS = 20.0
 """Time between two signs of life, and between two copies of the files that have changed."""
 PATIENCE = 3
 """Number of signs of life that must be missing before another process takes the run."""
-STEPS = ".steps.json"
-"""A file of the working copy alone: the folders of the arrays that its checkpoints have."""
 NOT_COPIED = ("engine/",)
 """Folders of the working copy that stay there."""
 
@@ -134,7 +132,6 @@ class RunBucket:
         for step in self.ledger.steps:
             (self.here / "checkpoints" / str(step)).mkdir(parents=True, exist_ok=True)
         self.forget_others(self.ledger.steps)
-        write_json(self.here / STEPS, self.ledger.steps)
         return [name for name in names if name.startswith("checkpoints/") and not self._is_complete(name)]
 
     def forget_others(self, steps: Iterable[int]) -> None:
@@ -212,7 +209,6 @@ class RunBucket:
             self.change(steps=self._steps_without(old) | {step: place})
             write_whole(self.here / name, document)
             self._known[name] = stamp(self.here / name), version
-            write_json(self.here / STEPS, self.ledger.steps)
 
     def follow_step(self, step: int, place: str, document: str, old: Iterable[int]) -> None:
         """Does what `add_step` does, in the working copy alone: in a process for which another one completes the checkpoint."""
@@ -329,13 +325,6 @@ class RunBucket:
             return True
         place = self.ledger.steps.get(step_of(name))  # type: ignore[arg-type]  # None is no step
         return place is not None and (name.endswith(f"/meta/{META}") or name.startswith(f"{place}/"))
-
-
-def step_of(name: str) -> int | None:
-    """Returns the step of the checkpoint that a file belongs to; None if it belongs to no checkpoint."""
-    folder, _, rest = name.partition("/")
-    step = rest.partition("/")[0]
-    return int(step) if folder == "checkpoints" and step.isdecimal() else None
 
 
 def bucket_to_train(url: str | Path, process: int = 0) -> RunBucket | None:

@@ -12,15 +12,15 @@ import secrets
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite.base.console import Failure, Progress, note
 from flaxformer_lite.base.remote_files import describe_error
 from flaxformer_lite.engine.exports import EXPORTS
-from flaxformer_lite.workdir.bucket import LEDGER
-from flaxformer_lite.workdir.manifest import DIGESTS
-from flaxformer_lite.workdir.remote_run import FETCH_ATTEMPTS, MARKER, RemoteRun, complete_steps, step_of
+from flaxformer_lite.workdir.bucket import LEDGER, Ledger, read_ledger
+from flaxformer_lite.workdir.manifest import DIGESTS, step_of
+from flaxformer_lite.workdir.remote_run import FETCH_ATTEMPTS, MARKER, RemoteRun, complete_steps
 
 ANSWERS = ("samples/", "hypotheses/")
 """Folders whose old files the run deletes."""
@@ -48,7 +48,7 @@ class Copying:
         ledger = ledger_of(self.run)
         here, there = sorted(filter(is_copied, self.run.files())), {*self.copy.files()}
         places = {step: f"checkpoints/{step}/state" for step in complete_steps(here)}
-        places = places if ledger is None else {int(step): place for step, place in ledger["steps"].items()}
+        places = places if ledger is None else ledger.steps
         here = [name for name in here if step_of(name) is None or step_of(name) in places]
         self._check(here, there, newest := max(places, default=-1))
         for name in ("config.json", *(name for name in here if step_of(name) is None)):
@@ -56,7 +56,7 @@ class Copying:
         for step, place in sorted(places.items()):
             self._copy_step(step, place, {name for name in here if step_of(name) == step}, there)
         if ledger is not None:
-            self._put(LEDGER, json.dumps(ledger | {"holder": None}).encode(), there)  # nobody trains in the copy
+            self._put(LEDGER, replace(ledger, holder=None).as_json(), there)  # nobody trains in the copy
         old = [name for name in there.difference(here) if name.startswith(ANSWERS) or step_of(name) in range(newest)]
         self.copy.delete(sorted(old, key=lambda name: (not name.endswith(MARKER), name)))
 
@@ -126,17 +126,17 @@ def is_copied(name: str) -> bool:
     return "/." not in f"/{name}" and not name.startswith(f"{EXPORTS}/") and not is_elsewhere
 
 
-def ledger_of(run: RemoteRun) -> dict[str, Any] | None:
-    """Returns the ledger of a run in a bucket; None of another one."""
+def ledger_of(run: RemoteRun) -> Ledger | None:
+    """Returns the ledger of a run in a bucket; None of another run. Raises: ValueError if it is garbled."""
     with contextlib.suppress(FileNotFoundError):
-        return dict(json.loads(run.read(LEDGER)))
+        return read_ledger(run.read(LEDGER), run.url)
     return None
 
 
 def is_trained_in(run: RemoteRun) -> bool:
     """Returns whether a process trains in a run now, as its ledger or the lock of its folder says."""
     if (ledger := ledger_of(run)) is not None:
-        return ledger["holder"] is not None
+        return ledger.holder is not None
     try:
         with open(Path(run.root, ".lock"), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -441,11 +441,7 @@ class RunFolder:
         imported = self.imported
         weights = str(imported.get("weights", ""))
         name = weights.removeprefix("hf://") if weights.startswith("hf://") else Path(weights).name
-        name = (
-            (self.path.resolve().name if self.bucket is None else self.name.rpartition("/")[2])
-            if imported.get("trained") or not name
-            else name
-        )
+        name = self.title if imported.get("trained") or not name else name
         return {"name": name, "license": imported.get("license")}
 
     def load_tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int]) -> Tokenizers:

@@ -13,6 +13,7 @@ nothing is compared with them.
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,6 +38,12 @@ DIGESTS = "digests.json"
 
 TOKENIZER_FILES = ("tokenizer.*", "target_tokenizer.*")
 SEALED_FILES = (*TOKENIZER_FILES, "imported.json", "huggingface/**/*")
+
+
+def step_of(name: str) -> int | None:
+    """Returns the step of the checkpoint that a file belongs to; None if it belongs to none."""
+    match = re.match(r"checkpoints/(\d+)/", name)
+    return None if match is None else int(match[1])
 
 
 def steps_in(checkpoints: Path) -> list[int]:

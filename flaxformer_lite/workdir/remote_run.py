@@ -7,7 +7,6 @@ newer one.
 
 import contextlib
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -20,19 +19,13 @@ from flaxformer_lite.base.console import Progress
 from flaxformer_lite.base.remote_files import cache_folder, is_store, is_url, open_filesystem, reading
 from flaxformer_lite.workdir.bucket import LEDGER, RunBucket
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.manifest import DIGESTS, META, steps_in
+from flaxformer_lite.workdir.manifest import DIGESTS, META, step_of, steps_in
 
 MARKER = f"meta/{META}"
 """The file of a checkpoint that is written last."""
 
 FETCH_ATTEMPTS = 5
 """Times that a copy starts again because the run's writer has deleted a checkpoint meanwhile."""
-
-
-def step_of(name: str) -> int | None:
-    """Returns the step of the checkpoint that a file belongs to; None if it belongs to none."""
-    match = re.match(r"checkpoints/(\d+)/", name)
-    return None if match is None else int(match[1])
 
 
 def steps_of(names: Iterable[str]) -> set[int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.base.remote_files import has_file, is_store, is_url, matching_urls, open_filesystem, read_url
+from flaxformer_lite.base.remote_files import has_file, is_store, is_url, matching_urls, open_filesystem, reading
 from flaxformer_lite.config import load_config, to_json
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text.characters import Characters
@@ -91,13 +91,18 @@ def test_a_config():
 
 
 def test_mistakes(monkeypatch: pytest.MonkeyPatch):
+    def read(url: str) -> bytes:
+        filesystem, path = open_filesystem(url)
+        with reading(url):
+            return filesystem.cat_file(path)
+
     with pytest.raises(ValueError, match=r"flaky://bucket/data/none: no such file$"):
-        read_url(f"{FOLDER}/none")
+        read(f"{FOLDER}/none")
     with pytest.raises(ValueError, match=r"flaky://bucket/data/\*\.en: no file matches this pattern"):
         matching_urls(f"{FOLDER}/*.en")
     FlakyFileSystem.failure = RuntimeError("Could not connect\nto it")
     with pytest.raises(ValueError, match=r"flaky://bucket/data/a: cannot be read \(Could not connect\)$"):
-        read_url(f"{FOLDER}/a")
+        read(f"{FOLDER}/a")
     with pytest.raises(ValueError, match=r"nowhere://a: Protocol not known: nowhere; give a folder, or a URL"):
         open_filesystem("nowhere://a")
 

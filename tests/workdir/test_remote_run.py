@@ -13,7 +13,8 @@ from filelock import FileLock
 
 from flaxformer_lite.base.remote_files import cache_folder
 from flaxformer_lite.workdir import RunFolder
-from flaxformer_lite.workdir.remote_run import RemoteRun, open_run, step_of
+from flaxformer_lite.workdir.manifest import step_of
+from flaxformer_lite.workdir.remote_run import RemoteRun, open_run
 from tests.support.experiments import tiny_config
 from tests.support.remote_runs import FlakyFileSystem, write_checkpoint, write_run
 
