@@ -117,6 +117,7 @@ class RunBucket:
 
     def _copy_files(self) -> list[str]:
         """Brings the working copy to the state of the bucket; returns the names of files of checkpoints that are not complete."""
+        self.here.mkdir(parents=True, exist_ok=True)
         names = self.store.names()
         files = self.store.read_versions(name for name in names if self._is_copied(name))
         for name, (content, version) in files.items():
