@@ -154,7 +154,7 @@ class LineChunk:
 
     @contextlib.contextmanager
     def reporting(self, activity: str) -> Iterator[dict[str, Any]]:
-        """Shows the progress on these lines; yields the arguments by which a `Run` reports on them (`Reporting`)."""
+        """Shows the progress on these lines; yields the arguments for the reports of a `Run` (`Reporting`)."""
         with contextlib.ExitStack() as stack:
             tell = self.progress or stack.enter_context(Progress()).of
 

@@ -122,7 +122,7 @@ def add_weights(
 def chosen_weights(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the typed choices of `add_weights`, as keywords of `load`.
 
-    Raises: ValueError for int8 without CTranslate2, which alone has it; JAX then holds float32 beside it.
+    Raises: ValueError for int8 without CTranslate2: JAX has no int8, and holds float32 where CTranslate2 holds int8.
     """
     dtype = arguments.weights_dtype
     if dtype == "int8" and arguments.engine == "jax":

@@ -100,7 +100,7 @@ def comes_too_late(error: BaseException | None) -> bool:
 
 
 def is_news(record: logging.LogRecord) -> bool:
-    """Returns whether asyncio logs anything but the failures of a save's arrays, of which the save reports the first one."""
+    """Returns False for asyncio's logs of failed arrays of a save: the save itself reports the first failure."""
     message = record.getMessage()
     of_a_save = (
         message.startswith("_GatheringFuture") or "orbax" in message

@@ -96,7 +96,7 @@ class Translating(Answering[list[ScoredText]]):
     """Keywords of `Run.hypotheses`."""
     scores: bool
     n_best: bool
-    """Whether all hypotheses of a line are written, and not the best alone."""
+    """Whether all hypotheses of a line are written, not only the best."""
     best_by: Any = None
     """The way to choose the best candidate, with a translator of a `Run`."""
 

@@ -122,7 +122,7 @@ class Config(Checked, at=""):
         if data.train is not None:  # imported weights are used without an objective
             self.objective.check_model(model)
         if model.has_two_stacks:
-            self.decode.start_id  # noqa: B018  # raises if there is none
+            self.decode.start_id  # noqa: B018  # raises without a start
         if model.num_decoder_layers and model.head is not None:
             check_vocabulary(self.decode, model.output_size)
         row = self.objective.longest_row(data.longest)

@@ -92,7 +92,7 @@ class TrainConfig(Checked, at="train"):
     names exceptions. All others are frozen: without gradient, decay and optimizer state, they keep their bits. With `model.lora`
     the adapters take the place of `*`."""
     frozen_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type in which frozen parameters are kept; layers of an array of which other layers train stay float32."""
+    """Type in which frozen parameters are kept; an array with frozen and trained layers stays float32."""
     text_metrics: Annotated[tuple[TextMetric, ...], Resume.ON_REQUEST] = ()
     """Metrics of greedy translations of `data.eval`, or of the last answers in its conversations, reported at each evaluation.
     BLEU and chrF are sacreBLEU's."""

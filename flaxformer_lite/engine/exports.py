@@ -172,7 +172,7 @@ def key() -> str:
                 unfinished.write_bytes(secrets.token_bytes())
         return file.read_bytes().hex()
     except OSError as error:
-        raise CannotAnswer(f"{file}, by which own exports are known: {error.strerror}") from None
+        raise CannotAnswer(f"{file}, the key that signs exports: {error.strerror}") from None
 
 
 def signed(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def places(run: str) -> list[Path]:
 
 
 def export_of(wanted: RunWeights) -> Export:
-    """Returns the export of a run as it is now; JAX makes it, in a process of its own, where there is none.
+    """Returns the export of a run as it is now; if it does not exist, JAX makes it in a process of its own.
 
     Raises: CannotAnswer if CTranslate2 cannot have the model, or the export cannot be made; ValueError if the run has no such
         weights, or a URL cannot be read.
@@ -209,7 +209,7 @@ def export_of(wanted: RunWeights) -> Export:
 
 
 def find_export(wanted: RunWeights, state: str) -> Export | None:
-    """Returns a whole export; a damaged one goes, with a warning. None: there is none.
+    """Returns a whole export, or None. A damaged export is deleted, with a warning.
 
     Raises: CannotAnswer if it is known that CTranslate2 cannot have the model.
     """
@@ -270,7 +270,7 @@ def make_export(wanted: RunWeights, state: str) -> Export | None:
 
 
 def writable_place(run: str) -> Path:
-    """Returns the first of the places where files can be written. Raises: CannotAnswer if there is none."""
+    """Returns the first of the places where files can be written. Raises: CannotAnswer if no such folder exists."""
     for place in places(run):
         with contextlib.suppress(OSError):
             place.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ together, with the longest of these. A row whose answer reaches or passes its ow
 length, and with room for every answer: those that have ended, and the beams that are open there.
 
 A beam search of CTranslate2 stops at a number of finished answers. If `early_stopping` is False, open beams decide when a search
-stops, and CTranslate2 shows open beams at the maximum length alone. So such a row is searched without stopping, up to a length
+stops, and CTranslate2 shows open beams only at the maximum length. So such a row is searched without stopping, up to a length
 where its open beams show that our own search has stopped by then. If all lengths at which our own search may have stopped give the
 same answers, the row is done; else a search to one of these lengths tells more (`settled`).
 """
@@ -258,7 +258,7 @@ class EngineSearch:
             yield row, self.result(one.result().hypotheses, one.result().scores)
 
     def finishing(self, most: int) -> dict[str, Any]:
-        """Returns the arguments by which a search with beams ends at `most` finished answers, and returns all of them."""
+        """Returns the arguments that end a search with beams at `most` finished answers, all of which it returns."""
         return {"patience": most / self.beams, "num_hypotheses": most} if self.beams > 1 else {}
 
     def result(self, answers: list[list[str]], scores: list[float]) -> Result:
@@ -279,7 +279,7 @@ class EngineSearch:
         """Returns the answers of a result that count as finished, and the others."""
         config, finished, cut = self.config, list[SearchedAnswer](), list[SearchedAnswer]()
         if row.early_end is not None:
-            others = math.log1p(-math.exp(row.early_end))  # their probability, by which CTranslate2 has divided
+            others = math.log1p(-math.exp(row.early_end))  # CTranslate2 has divided by their probability
             result = [(tokens, log_prob + others) for tokens, log_prob in result]
             result.append(([row.prefix[1], *self.ends], row.early_end))
         for tokens, log_prob in result:
@@ -319,7 +319,7 @@ class PromptSearch(EngineSearch):
         return super(PromptSearch, watching).generate(weights, requests, progress)
 
     def stream(self, weights: Any, request: Request | Sequence[int]) -> Iterator[list[int]]:
-        """Yields the tokens of the answer of `generate` to this request alone. Raises: as `generate`, and with beams."""
+        """Yields the tokens of the answer that `generate` gives to this one request. Raises: as `generate`, and with beams."""
         if self.beams > 1:
             raise ValueError(f"decode.beam_size is {self.beams}: only decode.beam_size 1 can be streamed; set it to 1")
         row = self.row(0, Request.of(request))

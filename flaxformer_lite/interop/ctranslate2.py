@@ -234,7 +234,7 @@ def setting_in_words(value: Any) -> str:
 def is_known_rotary(scheme: PositionScheme) -> bool:
     """Returns whether a position scheme is rotary, with no scaling or one that CTranslate2 has too.
 
-    As far as the original training's texts reach, dynamic scaling is none, and longrope needs the short factors alone.
+    Up to the length of the original training's texts, dynamic scaling changes nothing, and longrope needs only the short factors.
     """
     if type(scheme) is not Rotary:
         return False

@@ -125,7 +125,7 @@ def extend(
 
 
 def check_one_table(config: Config, action: str) -> None:
-    """Raises: ValueError for a run with two vocabularies or with adapters. `action`: what is done to a run with one alone."""
+    """Raises: ValueError for a run with two vocabularies or with adapters. `action`: what is done to a run with one vocabulary."""
     for name, value in (("data.target_tokenizer", config.data.target_tokenizer), ("model.lora", config.model.lora)):
         if value is not None:
             raise ValueError(f"{name} is set: {action} a run with one vocabulary and without adapters")

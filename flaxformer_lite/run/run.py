@@ -573,7 +573,7 @@ def load_ensemble(
     """Returns the first run, which translates with the mean of the predicted probabilities of all runs.
 
     The models may differ in shape, but not in their tokenizers. Settings of decoding are the first run's. Sources are as long as
-    all runs read. Everything but translation, such as `metrics`, is the first run's alone. The other arguments are those of `load`;
+    all runs read. Everything but translation, such as `metrics`, is that of the first run. The other arguments are those of `load`;
     the devices are divided as the first run needs by itself.
 
     Example: `load_ensemble(["runs/seed_0", "runs/seed_1"]).translate(["a man"])`.

@@ -171,7 +171,7 @@ def score(
     reader = run.text_model if makes_translations(run) else run.answering(by, reads_texts(objective.kind))
     trainable, converses = languages is None or languages.trainable, objective.reads == "conversations"
     if not trainable:
-        note("the loss is left out: where data.languages has its tokens is for use alone")
+        note("the loss is left out: the places of tokens in data.languages are those of use, not of training")
     with Progress(len(pairs)) as progress:
         scores: dict[str, Any] = {}
         answers_files = name == "files" and not objective.translates

@@ -164,7 +164,7 @@ def form_of(config: Config, tokenizers: Tokenizers | None, folder: RunFolder, lo
 
 
 def prompt_of(config: Config) -> TranslationPrompt:
-    """Returns the message by which a decoder is asked for a translation."""
+    """Returns the message that asks a decoder for a translation."""
     usual = SOURCE_ALONE if config.objective.reads == "conversations" else PLAIN_SENTENCE
     return config.data.translation or usual
 

@@ -165,7 +165,7 @@ class RunBucket:
         self._known[name] = now, self._put(name, path.read_bytes(), version)
 
     def _put(self, name: str, content: bytes, version: bytes | None) -> bytes:
-        """Writes a file that this process alone may write, and returns its version. version: the one before; None: not known.
+        """Writes a file that only this process may write, and returns its version. version: the one before; None: not known.
 
         Raises: ConflictError if another process has taken the run.
         """
@@ -212,7 +212,7 @@ class RunBucket:
             self._known[name] = stamp(self.here / name), version
 
     def follow_step(self, step: int, place: str, document: str, old: Iterable[int]) -> None:
-        """Does what `add_step` does, in the working copy alone: in a process for which another one completes the checkpoint."""
+        """Does what `add_step` does, but only in the working copy: for a process whose checkpoints another process completes."""
         write_whole(self.here / f"checkpoints/{step}/meta/{META}", document)
         self.ledger = replace(self.ledger, steps=self._steps_without(old) | {step: place})
 

@@ -5,7 +5,7 @@ otherwise *damaged*. It is *regular* unless it was saved only because the run wa
 
 Orbax writes into a temporary folder and renames it at the end, so a step exists completely or not at all. Orbax detects no
 flipped bit in the array data, which carries no checksum, and reports damaged files by tracebacks from other threads. So the
-files are compared with their digests before they are read, by TensorStore alone: without Orbax a command starts sooner. In a bucket
+files are compared with their digests before TensorStore reads them: without Orbax a command starts sooner. In a bucket
 the chunks of arrays have checksums, which are compared as they are read.
 """
 
@@ -90,7 +90,7 @@ class Checkpoints:
         folder: the folder of the checkpoints; made if it is missing, unless `read_only`.
         retention: which checkpoints are kept.
         read_only: never write or delete: for commands that read a run which may be training.
-        bucket: the bucket of the run, of which `folder` is in the working copy of this process; None: the run is in a folder.
+        bucket: the bucket of the run, whose working copy has `folder`; None: the run is in a folder.
         seal: returns the seal of the run, as JSON; called at the first save.
         warn: called with one line for each damaged checkpoint that is skipped.
     """

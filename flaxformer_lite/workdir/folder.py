@@ -14,7 +14,7 @@ imported.json        the origin of weights from another system, with that system
 taught_by.json       the names and licences of the models whose translations the run learns from
 huggingface/         files of the tokenizer of an imported model, such as its chat template: for exports and chats
 train.log            the lines that were printed on the terminal
-.lock                locked by the one process that trains; contains its mark, by which processes on other hosts know it
+.lock                locked by the one process that trains; contains its mark, which processes on other hosts compare
 .state.json          the marks of this folder, which a copy does not have: state.py
 .run_id              a random number, the same in a run and in its copies: copies.py
 
@@ -421,7 +421,7 @@ class RunFolder:
         return self._read(TAUGHT_BY, lambda found: [{"name": one["name"], "license": one["license"]} for one in found])
 
     def _read(self, name: str, form: Callable[[Any], T]) -> T:
-        """Returns the content of a JSON file in a form, of which an empty one has no file. Raises: ValueError for another form."""
+        """Returns the content of a JSON file in a form; an empty list has no file. Raises: ValueError for another form."""
         file = self.path / name
         try:
             return form(json.loads(file.read_bytes()) if file.is_file() else [])

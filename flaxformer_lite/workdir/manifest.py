@@ -162,7 +162,7 @@ def leaf_of(text: str) -> jax.ShapeDtypeStruct:
 def difference(stored: dict[str, str], wanted: dict[str, str]) -> str:
     """Returns, in one line, how two trees of `leaf_types` differ, with at most three leaves."""
     lines = [
-        f"{path} is {stored.get(path, 'not in it')}, wanted {wanted.get(path, 'is none')}"
+        f"{path} is {stored.get(path, 'absent')}, wanted {wanted.get(path, 'absent')}"
         for path in sorted(stored.keys() | wanted.keys())
         if stored.get(path) != wanted.get(path)
     ]

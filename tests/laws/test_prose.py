@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from tests.support import sources
+from tests.support.measures import pages, turns
 from tests.support.paths import ROOT
 from tests.support.sources import tree_of
 
@@ -72,3 +73,9 @@ def test_messages_say_what_is_wrong_and_then_the_remedy():
         if not re.search(r"[:;] ?(\S|$)", text)
     ]
     assert not wrong, "say after a colon what is allowed, or the way out:\n" + "\n".join(wrong)
+
+
+def test_nouns_are_repeated():
+    """Law: the turns that stand for a noun, such as a bare "is none" or "alone", are rarer than 100 in the package and its pages."""
+    found = {page: turns(page) for page in [*FILES, *pages()]}
+    assert sum(map(len, found.values())) < 100, {page: places for page, places in found.items() if places}

@@ -3,7 +3,7 @@
 SYSTEM is hf, ctranslate2 or a system of docs/systems. OUT is a new folder for Hugging Face or CTranslate2, for other systems an
 .npz or .safetensors file. With --push, OUT is ORG/NAME, a model of the Hugging Face hub, and the folder becomes one commit there.
 The system must support the model. An imported run is exported bit for bit. Adapters (model.lora) are merged into the weights; with
---adapters they alone are written.
+--adapters only the adapters are written.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--push", action="store_true", help="hf: OUT is ORG/NAME, a model of the hub; push to it")
     parser.add_argument("--private", action="store_true", help="with --push: create a private model; default: public")
     parser.add_argument("--license", metavar="ID", help="hf: the licence that the model card states, such as mit")
-    parser.add_argument("--adapters", action="store_true", help="hf: write the adapters alone, as a folder of PEFT")
+    parser.add_argument("--adapters", action="store_true", help="hf: write only the adapters, as a folder of PEFT")
     parser.add_argument(
         "--weights-dtype",
         choices=("float32", "bfloat16", "int8"),

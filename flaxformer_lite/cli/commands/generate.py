@@ -212,7 +212,7 @@ class ContinuingIds(Continuing):
 
 
 class Streaming(Continuing):
-    """The text that continues a prompt; that of a prompt that comes alone is printed token by token."""
+    """The text that continues a prompt; that of a single prompt is printed token by token."""
 
     def answers(self, block: LineChunk) -> list[list[str]]:
         if len(block.lines) > 1:

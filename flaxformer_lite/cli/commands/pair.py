@@ -4,7 +4,7 @@ It cleans the pairs, holds out validation and test, chooses a config, trains, sc
 A `--teacher` translates the sources and the lines of `--mono`, and the translator learns from these too; `--start` begins from a
 trained model. Both are run folders, Hugging Face folders, or ORG/NAME of the hub. A `--filter` leaves out the pairs that it rates
 worst.
-Stopped, it ends with exit status 130, and the same command continues. Every choice is in RUN/config.json, which `train` runs alone.
+Stopped, it ends with exit status 130, and the same command continues. Every choice is in RUN/config.json, a config for `train`.
 """
 
 import argparse

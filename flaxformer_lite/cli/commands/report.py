@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a text whose attention is drawn; may be repeated; default: three of samples/ or of the data",
     )
     parser.add_argument(
-        "--weights", help="of which attention is drawn: last, best, ema or average:N; default: each config's weights"
+        "--weights",
+        help="weights whose attention is drawn: last, best, ema or average:N; default: each config's weights",
     )
 
 

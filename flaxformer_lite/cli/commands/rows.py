@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def step_range(text: str) -> tuple[int, int]:
-    """Returns the first and the last step of a range. Raises: ValueError if it is none."""
+    """Returns the first and the last step of a range. Raises: ValueError if the text is not a range."""
     match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
     first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
     if last < first:

@@ -1,4 +1,4 @@
-"""Shardings: one table says which dimension of which array is divided over which axis of the mesh.
+"""Shardings: a table gives the axis of the mesh that divides each dimension of an array.
 
 | axis | divides | known as |
 |---|---|---|

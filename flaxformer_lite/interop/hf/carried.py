@@ -104,7 +104,7 @@ def carried_generation(
 ) -> dict[str, Any]:
     """Returns `generation_config.json`: what is `written`, and of the old file what this package does not decide.
 
-    `origin`: `imported.json`. `alone`: a decoder alone, whose `max_length` counts the prompt and so stays.
+    `origin`: `imported.json`. `alone`: a decoder without an encoder, whose `max_length` counts the prompt and so stays.
     """
     theirs = origin.get("generation")
     if theirs is None:

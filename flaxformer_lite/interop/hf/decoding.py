@@ -127,7 +127,7 @@ def known_ids(options: Options, name: str, value: Any, size: int, notes: list[st
 
 
 def one_id(options: Options, name: str, size: int, notes: list[str], absent: int | None = None) -> int | None:
-    """Returns a token id of the model; None where there is none. `absent` is the value of a missing option."""
+    """Returns a token id of the model, or None. `absent` is the value of a missing option."""
     value = options.raw(name, absent)
     if isinstance(value, list):
         raise options.wrong(name, "it should be one token id, or null for none")
@@ -139,7 +139,7 @@ def start_id(
 ) -> int | None:
     """Returns the first token of answers. A prompt without tokens starts from an end token if there is no other id.
 
-    A decoder alone may have none: only a prompt without tokens needs it.
+    A decoder without an encoder may lack it: only a prompt without tokens needs it.
 
     Raises: ValueError where an encoder–decoder has none, or one that is not in its table.
     """
@@ -168,7 +168,7 @@ def read_lengths(options: Options, model: ModelConfig, notes: list[str]) -> tupl
     if model.num_encoder_layers == 0:
         if longest is not None:
             notes.append(
-                f"max_length is {longest} and counts the prompt; it was skipped: decode.max_new_tokens limits the answer alone"
+                f"max_length is {longest} and counts the prompt; it was skipped: decode.max_new_tokens limits the answer"
             )
         if shortest > 0 and least is None:
             raise options.wrong("min_length", "it counts the prompt, which is not implemented; min_new_tokens is")

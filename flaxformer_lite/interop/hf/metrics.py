@@ -50,7 +50,7 @@ class Metric(NamedTuple):
 
 
 def read_metric(folder: Path, model: ModelConfig, max_length: int | None) -> Metric | None:
-    """Returns the metric in a folder, of the model there; None: it is none. Raises: ValueError that names what does not fit."""
+    """Returns the metric of the model in a folder, or None. Raises: ValueError that names what does not fit."""
     if not (folder / SETTINGS).is_file():
         return None
     options = Options(read_json(folder / SETTINGS), f"{SETTINGS}: ")

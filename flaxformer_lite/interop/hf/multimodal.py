@@ -1,4 +1,4 @@
-"""The text half of a model that also reads pictures: its config, and its tensors under the names that it has alone."""
+"""The text half of a model that also reads pictures: its config, and its tensors with the names of a model of texts."""
 
 import re
 from collections.abc import Mapping

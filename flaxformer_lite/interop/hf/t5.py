@@ -1,4 +1,4 @@
-"""T5, mT5 and umT5: encoder–decoder or encoder alone, RMS norm, no biases but a learned one on the scores, no scale of the scores.
+"""T5, mT5 and umT5: encoder–decoder or only the encoder, RMS norm, no biases but a learned bias of the scores, no scale.
 
 A classifier of texts has both stacks, and reads the decoder's last token; a classifier of tokens is an encoder.
 Version 1.0 has relu, ties the head to the embeddings and multiplies the decoder's output by `d_model ** -0.5`; 1.1 has a gated gelu

@@ -465,7 +465,7 @@ def gpt2(folder: Path, settings: TokenizerSettings) -> Library:
 
 
 def fairseq_pieces(folder: Path, settings: TokenizerSettings, theirs: TokenizerClass) -> VocabularyPieces:
-    """Reads `sentencepiece.bpe.model` with the ids of `vocab.json`, or, where there is none, <s> <pad> </s> <unk> and the pieces.
+    """Reads `sentencepiece.bpe.model` with the ids of `vocab.json`, or, without that file, <s> <pad> </s> <unk> and the pieces.
 
     The languages of the class follow, then the mask, then other special tokens.
 

@@ -1,4 +1,4 @@
-"""`torch.nn.Transformer` of PyTorch: the two stacks alone, vectors in and vectors out, pre- or post-norm, a norm after each stack.
+"""`torch.nn.Transformer` of PyTorch: the two stacks, vectors in and vectors out, pre- or post-norm, a norm after each stack.
 
 Its config is the arguments of the constructor. `y = x W^T + b`, `W` stored `(out, in)`; the projections of queries, keys and values
 are one fused array, in this order.

@@ -45,7 +45,7 @@ def make_app(
     handlers: dict[Any, Any] = {
         Refusal: refused,
         HTTPException: refused_by_starlette,
-        ClientDisconnect: lambda request, error: Response(status_code=CLIENT_GONE),  # for the metrics alone
+        ClientDisconnect: lambda request, error: Response(status_code=CLIENT_GONE),  # only the metrics show it
         Exception: lambda request, error: refused(request, failure()),
     }
     app = Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)

@@ -87,7 +87,7 @@ class ChatProcess:
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
         self.process = subprocess.Popen(
             [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, env=environment, start_new_session=True,  # Ctrl-C is for the server alone
+            stderr=subprocess.DEVNULL, env=environment, start_new_session=True,  # Ctrl-C reaches only the server
         )  # fmt: skip
         return self.process
 
@@ -108,7 +108,7 @@ class ChatProcess:
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the prompt as `text`, or why there is none as `error`. A request without messages compiles only."""
+    """Returns the prompt as `text`, or the reason of its refusal as `error`. A request without messages compiles only."""
     template = ChatTemplate(**asked["template"])
     try:
         if asked["messages"] is None:

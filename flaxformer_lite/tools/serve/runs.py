@@ -1,6 +1,6 @@
 """A run as the server uses it: its tasks, the checks of a request's texts, and the answers to many texts at once.
 
-`…_job` methods are called in threads of requests: they check and tokenize. `answer` and `stream` are called by the worker alone.
+`…_job` methods are called in threads of requests: they check and tokenize. `answer` and `stream` are called only by the worker.
 """
 
 import dataclasses
@@ -90,7 +90,7 @@ class Key(NamedTuple):
 class ServedRun:
     """A run under a name.
 
-    engine: the keywords of `Translator.searching` by which CTranslate2 answers what it obeys; {}: JAX answers all.
+    engine: keywords of `Translator.searching` for CTranslate2, which answers the requests that it obeys; {}: JAX answers all.
 
     Raises: ValueError if it has no tokenizer, or nothing that a server can answer, or CTranslate2 is asked for and cannot answer.
     """

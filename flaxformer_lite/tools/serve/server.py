@@ -70,7 +70,7 @@ def serve(
 ) -> bool:
     """Serves runs until SIGTERM or SIGINT, answers the open requests, and returns whether the model has stopped computing.
 
-    engine: the keywords of `Run.searching` by which runs that translate do so.
+    engine: keywords of `Run.searching`, for runs that translate.
 
     It may still compute for clients that have gone: the end of Python would crash that thread.
 

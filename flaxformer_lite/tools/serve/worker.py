@@ -33,7 +33,7 @@ class Job:
 def take_jobs(waiting: list[Job], max_items: int, *, streams: bool = True) -> list[Job]:
     """Removes and returns the jobs to answer next: the oldest, and later ones with its key, up to `max_items` items.
 
-    A stream is returned alone; without `streams` it keeps waiting, and the oldest other job is taken.
+    A stream is the only job returned; without `streams` it keeps waiting, and the oldest other job is taken.
     """
     first = next((job for job in waiting if streams or job.emit is None), None)
     if first is None:
@@ -123,7 +123,7 @@ class Worker:
             job.future.set_exception(stopping())
 
     def answer(self, jobs: Sequence[Job]) -> None:
-        """Answers jobs of one key by one call. If that fails each is tried alone: one job's fault is not the others'."""
+        """Answers jobs of one key by one call. If it fails, each job has its own call: one job's fault is not the others'."""
         started, items = time.perf_counter(), [item for job in jobs for item in job.items]
         try:
             answers = iter(self.model.answer(jobs[0].key, items))
