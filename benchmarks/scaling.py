@@ -24,7 +24,7 @@ from flaxformer_lite.core.model.layers import DropoutRates, Normal
 from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.parallel.mesh import MeshConfig
-from flaxformer_lite.tools.planning.plan import as_json, make_plan
+from flaxformer_lite.tools.planning.plan import make_plan, plan_as_json
 from flaxformer_lite.tools.planning.topology import describe_slice
 
 SLICES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x8", "v6e:8x8")
@@ -120,7 +120,7 @@ def with_batch(study: Study, chips: int, scaling: str) -> Config:
 def report(name: str, topology: str, scaling: str) -> dict[str, Any]:
     study = STUDIES[name]
     config, started = with_batch(study, describe_slice(topology).chips, scaling), time.perf_counter()
-    plan = as_json(make_plan(config, topology, study.mesh))
+    plan = plan_as_json(make_plan(config, topology, study.mesh))
     extra = {"model": name, "scaling": scaling, "num_micro_batches": config.train.num_micro_batches}
     return {**extra, **plan, "plan_seconds": time.perf_counter() - started}
 

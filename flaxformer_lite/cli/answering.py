@@ -8,14 +8,14 @@ from typing import Any, Generic, TypeVar
 from flaxformer_lite.cli.input_lines import LineChunk
 from flaxformer_lite.tasks.lines import Columns
 
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 
 
-class Answering(ABC, Generic[Answer]):
+class Answering(ABC, Generic[AnswerT]):
     """A way to answer lines; each command of lines has one, with the run and the options that it answers by."""
 
     @property
-    def columns(self) -> Columns[Answer]:
+    def columns(self) -> Columns[AnswerT]:
         """The columns of an answer, which stand behind the row of a table; {}: it has lines of its own (`written`)."""
         return {}
 
@@ -27,10 +27,10 @@ class Answering(ABC, Generic[Answer]):
         return block.lines[number]
 
     @abstractmethod
-    def answers(self, block: LineChunk) -> Iterable[Answer]:
+    def answers(self, block: LineChunk) -> Iterable[AnswerT]:
         """Returns the answer to each line of a chunk."""
 
-    def written(self, index: int, answer: Answer) -> Sequence[Sequence[str]]:
+    def written(self, index: int, answer: AnswerT) -> Sequence[Sequence[str]]:
         """Returns an answer as it is printed, each line as its cells: by default one, of its columns.
 
         index: the number of the input line, from 0.
@@ -42,7 +42,7 @@ class Answering(ABC, Generic[Answer]):
         return [[]]
 
 
-def answer_lines(blocks: Iterable[LineChunk], answering: Answering[Answer]) -> None:
+def answer_lines(blocks: Iterable[LineChunk], answering: Answering[AnswerT]) -> None:
     """Prints the answers to all lines, in their order, after each chunk.
 
     Raises: ValueError in the end, if no line has an answer.
@@ -58,7 +58,7 @@ def answer_lines(blocks: Iterable[LineChunk], answering: Answering[Answer]) -> N
 
 
 def with_headers(
-    blocks: Iterable[LineChunk], answering: Answering[Answer]
+    blocks: Iterable[LineChunk], answering: Answering[AnswerT]
 ) -> Iterator[tuple[LineChunk, Sequence[str]]]:
     """Yields each chunk with the header that is printed before its answers; (): none, or that of the chunk before."""
     header = list[str]()
@@ -76,7 +76,7 @@ def free(column: str, names: Sequence[str]) -> str:
     return column
 
 
-def printed(block: LineChunk, answering: Answering[Answer], header: Sequence[str] = ()) -> Iterator[str]:
+def printed(block: LineChunk, answering: Answering[AnswerT], header: Sequence[str] = ()) -> Iterator[str]:
     """Yields the lines that are printed for a chunk."""
     table, width = block.table, len(answering.columns)
     if header and table is not None:
@@ -89,7 +89,7 @@ def printed(block: LineChunk, answering: Answering[Answer], header: Sequence[str
                 yield table.form.line([*block.rows[number].cells, *cells, *[""] * (width - len(cells))])
 
 
-def printed_of_lines(block: LineChunk, answering: Answering[Answer]) -> Iterator[Sequence[Sequence[str]]]:
+def printed_of_lines(block: LineChunk, answering: Answering[AnswerT]) -> Iterator[Sequence[Sequence[str]]]:
     """Yields for each line of a chunk the lines that are printed, each as its cells."""
     index = block.index
     for lines in block.answerable(answering.read):

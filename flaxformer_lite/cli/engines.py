@@ -7,12 +7,12 @@ from flaxformer_lite.base.console import note
 from flaxformer_lite.engine.exports import OwnConfig, RunWeights, own_config
 from flaxformer_lite.engine.rules import CannotAnswer, chosen_engine
 
-Opened = TypeVar("Opened", bound=Any)
+OpenedT = TypeVar("OpenedT", bound=Any)
 
 
 def without_jax(
-    wanted: RunWeights, engine: str, opened: Callable[[RunWeights, OwnConfig], Opened], jax_alone: Sequence[str]
-) -> Opened | None:
+    wanted: RunWeights, engine: str, opened: Callable[[RunWeights, OwnConfig], OpenedT], jax_alone: Sequence[str]
+) -> OpenedT | None:
     """Returns the run as CTranslate2 reads it; None: JAX answers. A line says which.
 
     opened: checks the run's config, and opens the run. jax_alone: the options that were typed and that only JAX obeys.
@@ -21,7 +21,7 @@ def without_jax(
         report too; OSError.
     """
 
-    def read() -> Opened | None:
+    def read() -> OpenedT | None:
         if (config := own_config(wanted.run)) is None:
             return None  # the folder has no run, which JAX reports
         if jax_alone:

@@ -302,12 +302,12 @@ def chosen_blocks(
     for path in paths:
         check_lines(path, columns)
     if paths:
-        return Chunks(lambda: numbered(files_blocks(paths, columns, size or LINES_AT_ONCE)))
+        return Chunks(lambda: numbered_chunks(files_blocks(paths, columns, size or LINES_AT_ONCE)))
     if columns.typed:
         raise ValueError("--column is for a table, but stdin is read line by line: give the name of the file")
     if sys.stdin is None:
         raise ValueError("there is no standard input: give a FILE, or pipe lines in")
-    return numbered(typed_blocks(action) if sys.stdin.isatty() else piped_blocks())
+    return numbered_chunks(typed_blocks(action) if sys.stdin.isatty() else piped_blocks())
 
 
 def check_lines(path: str, columns: TextColumns) -> None:
@@ -323,7 +323,7 @@ def check_lines(path: str, columns: TextColumns) -> None:
         require_lines(path, "give a file with one text a line, or of a kind that the run was trained on")
 
 
-def numbered(blocks: Iterable[LineChunk]) -> Iterator[LineChunk]:
+def numbered_chunks(blocks: Iterable[LineChunk]) -> Iterator[LineChunk]:
     """Yields the chunks of all sources with the number of lines before each."""
     index = 0
     for block in blocks:
@@ -341,7 +341,7 @@ def files_blocks(paths: Sequence[str], columns: TextColumns, size: int) -> Itera
             yield dataclasses.replace(block, share=(number + read.share) / len(paths))
 
 
-def groups(lines: Iterable[Line], size: int) -> Iterator[tuple[int, list[Line]]]:
+def line_groups(lines: Iterable[Line], size: int) -> Iterator[tuple[int, list[Line]]]:
     """Yields lines, `size` at once, with the number of lines before them."""
     rest = iter(lines)
     for before in itertools.count(0, size):
@@ -353,7 +353,7 @@ def groups(lines: Iterable[Line], size: int) -> Iterator[tuple[int, list[Line]]]
 def file_blocks(path: str, columns: TextColumns, size: int, progress: ReadProgress) -> Iterator[LineChunk]:
     """Yields the lines of a file, `size` at once."""
     bad = BadLines()
-    for before, lines in groups(itertools.chain.from_iterable(line_chunks(path, progress, bad.of(path))), size):
+    for before, lines in line_groups(itertools.chain.from_iterable(line_chunks(path, progress, bad.of(path))), size):
         yield LineChunk(lines, path, before, bad=bad)
 
 
@@ -370,7 +370,7 @@ def table_blocks(
         raise ValueError(f"{path}:1: {undecoded[1]}; this line is the header")
     numbers, bad = columns.numbers(table), BadLines()
     tell_columns(table, [number for text in numbers for number in text], columns.typed)
-    for before, rows in groups(table_rows(table, numbers, undecoded, bad), size):
+    for before, rows in line_groups(table_rows(table, numbers, undecoded, bad), size):
         yield LineChunk([row.texts[0] for row in rows], path, before, "row", bad, table, tuple(rows))
 
 
@@ -424,7 +424,7 @@ def record_blocks(path: str, columns: TextColumns, size: int, progress: ReadProg
             "text a line"
         )
     bad = BadLines()
-    for before, records in groups(columns.sources[path].asked(progress), size):
+    for before, records in line_groups(columns.sources[path].asked(progress), size):
         rows = list[TableRow]()
         for place, (*_, texts) in enumerate(records, before + 1):
             if isinstance(texts, Mistake):

@@ -33,7 +33,7 @@ COMMANDS = {
     "prepare": "prepare",
     "translate": "translate",
     "generate": "generate",
-    **tasks.NAMES,
+    **tasks.TASK_FOLDERS,
     "evaluate": "evaluate",
     "mine": "mine",
     "inspect": "inspect",
@@ -108,7 +108,7 @@ def overview() -> Parser:
 def about(name: str) -> str:
     """Returns the docstring of a command, from its file: a command is not imported, and `python -OO` drops docstrings."""
     file = COMMANDS[name]
-    room, place = (tasks, f"{file}/lines.py") if name in tasks.NAMES else (commands, f"{file}.py")
+    room, place = (tasks, f"{file}/lines.py") if name in tasks.TASK_FOLDERS else (commands, f"{file}.py")
     source = importlib.resources.files(room).joinpath(place).read_text(encoding="utf-8")
     return ast.get_docstring(ast.parse(source)) or ""
 
@@ -116,7 +116,7 @@ def about(name: str) -> str:
 @functools.cache
 def command_of(name: str) -> Any:
     """Returns a command: a file of `commands/`, or what a task has in its place."""
-    if name in tasks.NAMES:
+    if name in tasks.TASK_FOLDERS:
         return TaskCommand(name)
     return importlib.import_module(f"{commands.__name__}.{COMMANDS[name]}")
 

@@ -15,25 +15,25 @@ from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.engine import ENGINES
 
 if TYPE_CHECKING:
-    from flaxformer_lite.cli.engines import Opened
+    from flaxformer_lite.cli.engines import OpenedT
     from flaxformer_lite.cli.output import Output
     from flaxformer_lite.core.parallel import MeshConfig
     from flaxformer_lite.engine.exports import OwnConfig, RunWeights
 
 JSON_LINES = "files of JSON lines"
 """A kind of files that has no columns."""
-Options = TypeVar("Options")
+OptionsT = TypeVar("OptionsT")
 
 SYSTEMS = ("bert-tf", "matrix-view", "nlp-in-action", "paddle", "torch-transformer")
 """The older systems that `import` and `export` know; named here too, because their files need JAX."""
 
 
-def typed(kind: type[Options], arguments: argparse.Namespace) -> Options:
+def typed(kind: type[OptionsT], arguments: argparse.Namespace) -> OptionsT:
     """Returns options as a dataclass, by the names of its fields."""
     return kind(**{field.name: getattr(arguments, field.name) for field in fields(kind)})  # type: ignore[arg-type]
 
 
-class Mark(NamedTuple):
+class OptionEffect(NamedTuple):
     """The effect of an option on the answers of a command."""
 
     option: str
@@ -58,7 +58,7 @@ def add_option(
 ) -> None:
     """Adds an option, and its `Mark` to `arguments.marks`. about: keywords of `add_argument`."""
     added = parser.add_argument(*names, **about)
-    mark = Mark(names[0], decides, of_jax, is_setting, is_run)
+    mark = OptionEffect(names[0], decides, of_jax, is_setting, is_run)
     parser.set_defaults(marks={**(parser.get_default("marks") or {}), added.dest: mark})
 
 
@@ -131,7 +131,7 @@ def chosen_weights(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"weights": arguments.weights, "weights_dtype": dtype, "mesh": chosen_mesh(arguments)}
 
 
-def chosen_engine(arguments: argparse.Namespace) -> dict[str, Any]:
+def typed_engine(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the typed engine, as keywords of `Run.searching`."""
     if arguments.engine == "jax":
         return {}
@@ -139,8 +139,8 @@ def chosen_engine(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_by_engine(
-    arguments: argparse.Namespace, opened: "Callable[[RunWeights, OwnConfig], Opened]"
-) -> "Opened | None":
+    arguments: argparse.Namespace, opened: "Callable[[RunWeights, OwnConfig], OpenedT]"
+) -> "OpenedT | None":
     """Returns the run as CTranslate2 reads it; None: JAX answers. `arguments.engine` then has the name of the engine.
 
     arguments: of a command with a run and `add_weights`. opened, and errors: see `engines.without_jax`.
@@ -172,7 +172,7 @@ def typed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def typed_options(arguments: argparse.Namespace) -> dict[str, str]:
     """Returns the typed options, by their settings."""
-    marks: dict[str, Mark] = getattr(arguments, "marks", {})
+    marks: dict[str, OptionEffect] = getattr(arguments, "marks", {})
     return {
         name: mark.option for name, mark in marks.items() if mark.is_setting and getattr(arguments, name) is not None
     }
@@ -419,7 +419,7 @@ def import_typed(arguments: argparse.Namespace) -> None:
         from flaxformer_lite.config.outside import import_named  # with JAX, which most mistakes do not need
 
         import_named(name)
-    marks: dict[str, Mark] = getattr(arguments, "marks", {})
+    marks: dict[str, OptionEffect] = getattr(arguments, "marks", {})
     for name in (name for name, mark in marks.items() if mark.is_run and vars(arguments)[name]):
         value = vars(arguments)[name]
         setattr(arguments, name, run_of(value) if isinstance(value, str) else [run_of(one) for one in value])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flaxformer_lite.base.atomic_files import require_writable
 from flaxformer_lite.base.console import counted, note
 from flaxformer_lite.base.remote_files import is_url
-from flaxformer_lite.cli.answering import Answer, Answering, answer_lines, printed, with_headers
+from flaxformer_lite.cli.answering import Answering, AnswerT, answer_lines, printed, with_headers
 from flaxformer_lite.cli.input_lines import LineChunk
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.files.text.tables import container
@@ -60,7 +60,7 @@ class Output:
         self.check(takes_file)
         if not self.is_folder or self.files:
             return False
-        join(str(self.output))
+        join_pieces(str(self.output))
         return True
 
     def check(self, takes_file: bool) -> None:
@@ -94,11 +94,11 @@ class Output:
         }
 
 
-def join(folder: str) -> None:
+def join_pieces(folder: str) -> None:
     note(f"{corpus.join(folder)}: all answers, in the order of the lines")
 
 
-def write_answers(blocks: Iterable[LineChunk], answering: Answering[Answer], output: Output, runs: Runs) -> None:
+def write_answers(blocks: Iterable[LineChunk], answering: Answering[AnswerT], output: Output, runs: Runs) -> None:
     """Writes the answers of a command to stdout, or into its folder."""
     if not output.is_folder:
         answer_lines(blocks, answering)
@@ -110,7 +110,7 @@ def write_answers(blocks: Iterable[LineChunk], answering: Answering[Answer], out
     write_pieces(functools.partial(texts_of, blocks, answering), output, runs, kind + packed)
 
 
-def texts_of(blocks: Iterable[LineChunk], answering: Answering[Answer]) -> Iterator[tuple[LineChunk, Write]]:
+def texts_of(blocks: Iterable[LineChunk], answering: Answering[AnswerT]) -> Iterator[tuple[LineChunk, Write]]:
     """Yields each chunk with the function that returns its answers as they are printed."""
 
     def text(header: Sequence[str], block: LineChunk) -> bytes:
@@ -137,7 +137,7 @@ def write_pieces(
     if output.join and missing:
         note(f"{folder.folder} is not joined: {counted(missing, 'piece')} of other processes are missing")
     elif output.join:
-        join(str(folder.folder))
+        join_pieces(str(folder.folder))
 
 
 def pieces_of(blocks: Iterable[tuple[LineChunk, Write]]) -> Iterator[corpus.Piece]:

@@ -9,7 +9,7 @@ from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.other_names import offer
 from flaxformer_lite.config.outside import outside_class, outside_kind
-from flaxformer_lite.config.renamed import GONE
+from flaxformer_lite.config.renamed import GONE_SETTINGS
 from flaxformer_lite.config.settings import MARKS, TYPES, item_type, required_settings, variants_in
 from flaxformer_lite.config.train import BaseHook, MissingHook
 from flaxformer_lite.core.base.annotations import alternatives, type_hints
@@ -105,9 +105,9 @@ def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
         if name == "kind":
             continue
         path = f"{setting}.{name}".lstrip(".")
-        if name not in hints and name in GONE:
+        if name not in hints and name in GONE_SETTINGS:
             if subtree is not None:
-                warn_once(f"{path} is {cut(repr(subtree))}, a setting that is gone: {GONE[name]}")
+                warn_once(f"{path} is {cut(repr(subtree))}, a setting that is gone: {GONE_SETTINGS[name]}")
             continue
         if name not in hints:
             near = offer(path, list(MARKS))

@@ -13,11 +13,11 @@ from flaxformer_lite.core.search.answers import Searches
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.core.text.special_ids import check_token_ids
 from flaxformer_lite.core.text.tokenizer import Tokenizers, UnknownText
-from flaxformer_lite.engine.exports import Export, OwnConfig, RunWeights, decode_settings, export_of, with_tuples
+from flaxformer_lite.engine.exports import Export, OwnConfig, RunWeights, export_of, read_decode, with_tuples
 from flaxformer_lite.engine.generation import TextGenerator
 from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, library
-from flaxformer_lite.engine.search import EngineSearch, PromptSearch, Sizes, without_padding
-from flaxformer_lite.engine.texts import TextTranslator, in_own_direction, required
+from flaxformer_lite.engine.search import EngineSearch, PromptSearch, Sizes, unpadded
+from flaxformer_lite.engine.texts import TextTranslator, in_own_direction, required_tokenizers
 from flaxformer_lite.files.chats.form import Sources
 from flaxformer_lite.files.chats.translation_prompt import TranslationPrompt
 from flaxformer_lite.files.tokenizers.kinds import load_run_tokenizers
@@ -67,7 +67,7 @@ class EngineRun:
     @property
     def required_tokenizers(self) -> Tokenizers:
         """The tokenizers. Raises: ValueError if the run has none."""
-        return required(self.tokenizers, self.path)
+        return required_tokenizers(self.tokenizers, self.path)
 
     @cached_property
     def unknown(self) -> UnknownText:
@@ -97,10 +97,10 @@ class EngineRun:
     def check_source(self, source: Sequence[int]) -> None:
         """Raises: ValueError for an id that is outside the vocabulary; CannotAnswer for padding within a source."""
         check_token_ids(source, self.sizes.source_ids, "has")
-        without_padding(source, self.decode.pad_id)
+        unpadded(source, self.decode.pad_id)
 
 
-def opened(wanted: RunWeights, kind: str) -> tuple[Export, Any, Tokenizers | None]:
+def open_export(wanted: RunWeights, kind: str) -> tuple[Export, Any, Tokenizers | None]:
     """Returns the export of a run, made first where that was not done yet; CTranslate2's object of it; and the tokenizers.
 
     kind: the name of CTranslate2's class.
@@ -134,9 +134,9 @@ def opened(wanted: RunWeights, kind: str) -> tuple[Export, Any, Tokenizers | Non
 
 def open_engine(wanted: RunWeights, kind: str = "Translator") -> EngineRun:
     """Returns the run that translates or continues prompts, as CTranslate2's class `kind` reads it. Raises: as `opened`."""
-    export, library, tokenizers = opened(wanted, kind)
+    export, library, tokenizers = open_export(wanted, kind)
     searching = PromptSearch if kind == PromptSearch.kind else EngineSearch
-    decode, longest = decode_settings(export.facts["decode"]), Sizes(*export.facts["sizes"]).longest_source
+    decode, longest = read_decode(export.facts["decode"]), Sizes(*export.facts["sizes"]).longest_source
     form = Sources(tokenizers, decode, longest, Path(wanted.run))  # type: ignore[arg-type]  # token ids need no tokenizers
     return in_own_direction(EngineRun(wanted, export, library, form, searching))
 

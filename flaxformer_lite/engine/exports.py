@@ -61,7 +61,7 @@ MAKERS = (
 """The files of this package that decide what is in an export: another release makes another one."""
 KEPT = 3
 """The exports that a run folder keeps: those that were used last."""
-MOST_BYTES = 2**34
+MOST_CACHE_BYTES = 2**34
 """The bytes of all exports in the user's cache; those that were not used longest go."""
 CHANGED, CANNOT, MISTAKE = 75, 76, 77
 """The exit status of the process that exports if the run has changed meanwhile; if CTranslate2 cannot have such a model; if the run
@@ -122,10 +122,10 @@ def own_part(tree: Mapping[str, Any]) -> OwnConfig:
     kind = (
         "Generator" if not model["num_encoder_layers"] else "Translator" if model["num_decoder_layers"] else "Encoder"
     )
-    return OwnConfig(kind, decode_settings(tree["decode"]), tree)
+    return OwnConfig(kind, read_decode(tree["decode"]), tree)
 
 
-def decode_settings(tree: Mapping[str, Any]) -> DecodeConfig:
+def read_decode(tree: Mapping[str, Any]) -> DecodeConfig:
     """Returns the settings that a config.json has as `decode`."""
     values = with_tuples(tree)
     return DecodeConfig(**values | {"sampling": values["sampling"] and Sampling(**values["sampling"])})
@@ -157,7 +157,7 @@ def digest_of_steps(ledger: Path) -> str:
         return file_digest(ledger)  # who reads the run says what is wrong with it
 
 
-def name_of(wanted: RunWeights, state: str) -> str:
+def export_name(wanted: RunWeights, state: str) -> str:
     """Returns the name of the export of these weights in a state of their run."""
     return text_digest(json.dumps([key(), state, wanted.weights, wanted.step]))[:32]
 
@@ -188,7 +188,7 @@ def read_own(file: Path) -> dict[str, Any]:
     return facts
 
 
-def places(run: str) -> list[Path]:
+def export_folders(run: str) -> list[Path]:
     """Returns the folders where exports of a run may lie, the preferred one first."""
     own = [] if is_url(run) else [Path(run) / EXPORTS]
     return [*own, cache()]
@@ -213,7 +213,7 @@ def find_export(wanted: RunWeights, state: str) -> Export | None:
 
     Raises: CannotAnswer if it is known that CTranslate2 cannot have the model.
     """
-    for folder in (place / name_of(wanted, state) for place in places(wanted.run)):
+    for folder in (place / export_name(wanted, state) for place in export_folders(wanted.run)):
         with contextlib.suppress(OSError, DamageError):
             raise CannotAnswer(read_own(folder.with_suffix(".json"))["reason"])
         try:
@@ -247,7 +247,7 @@ def make_export(wanted: RunWeights, state: str) -> Export | None:
     Raises: CannotAnswer if it cannot be made; ValueError if the run has no such weights.
     """
     place = writable_place(wanted.run)
-    name = name_of(wanted, state)
+    name = export_name(wanted, state)
     with one_at_a_time(place) as lock:
         if (export := find_export(wanted, state)) is not None:
             return export
@@ -271,12 +271,14 @@ def make_export(wanted: RunWeights, state: str) -> Export | None:
 
 def writable_place(run: str) -> Path:
     """Returns the first of the places where files can be written. Raises: CannotAnswer if no such folder exists."""
-    for place in places(run):
+    for place in export_folders(run):
         with contextlib.suppress(OSError):
             place.mkdir(parents=True, exist_ok=True)
             if os.access(place, os.W_OK):
                 return place
-    raise CannotAnswer(f"{' and '.join(map(str, places(run)))} cannot be written: make one writable for an export")
+    raise CannotAnswer(
+        f"{' and '.join(map(str, export_folders(run)))} cannot be written: make one writable for an export"
+    )
 
 
 @contextlib.contextmanager
@@ -318,7 +320,7 @@ def drop_oldest(place: Path, newest: str) -> None:
     """Deletes exports beside the newest one that were not used longest, until the place is within its limits."""
     exports = sorted((one for one in place.iterdir() if one.is_dir()), key=lambda one: one.stat().st_mtime)
     others = [one for one in exports if one.name != newest]
-    while others and (sum(map(size, exports)) > MOST_BYTES if place == cache() else len(exports) > KEPT):
+    while others and (sum(map(bytes_in, exports)) > MOST_CACHE_BYTES if place == cache() else len(exports) > KEPT):
         delete(others[0])
         exports.remove(others.pop(0))
 
@@ -330,6 +332,6 @@ def delete(export: Path) -> None:
     shutil.rmtree(export, ignore_errors=True)
 
 
-def size(folder: Path) -> int:
+def bytes_in(folder: Path) -> int:
     """Returns the bytes of the files in a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -20,7 +20,7 @@ from flaxformer_lite.core.search.generation import (
 )
 from flaxformer_lite.core.search.request import requests_in_order
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
-from flaxformer_lite.engine.texts import Searcher, WarnCallback, check_list, required
+from flaxformer_lite.engine.texts import Searcher, WarnCallback, check_list, required_tokenizers
 from flaxformer_lite.files.tokenizers.kinds import TEMPLATE_FILES
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TextGenerator:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return required(self.tokenizers, self.run).target
+        return required_tokenizers(self.tokenizers, self.run).target
 
     def decoder(self, **decode: Any) -> Any:
         """Returns what searches under the settings with `decode` changed, settings of `Sampling` too.

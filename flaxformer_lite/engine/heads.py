@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from flaxformer_lite.core.reading.heads import Layer, Pooler, SentenceEmbedding, pooled, text_vector
 
 
-def unit_length(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
+def unit_vectors(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
     """Returns the vectors scaled to length 1; one of length 0 stays."""
     lengths: np.ndarray = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(lengths, 1e-12)
@@ -54,7 +54,7 @@ class NumpyHeads:
         assert self.sentence_embedding is not None  # by the check of the task
         layers = [self.dense(f"sentence_embedding/dense_{i}") for i in range(len(self.sentence_embedding.dense))]
         vectors = text_vector(self.sentence_embedding, hidden, mask, layers, ACTIVATIONS)
-        return np.asarray(unit_length(vectors) if self.sentence_embedding.normalize else vectors, np.float32)
+        return np.asarray(unit_vectors(vectors) if self.sentence_embedding.normalize else vectors, np.float32)
 
     def class_logits(
         self, hidden: Float[np.ndarray, "B T D"], mask: Bool[np.ndarray, "B T"]

@@ -12,7 +12,7 @@ from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.engine import ENGINES
 
-Opened = TypeVar("Opened")
+OpenedT = TypeVar("OpenedT")
 OLDEST = (4, 8)
 """The oldest release of CTranslate2 that is known to import no other library, and to answer as our own search does."""
 MOST_ALPHA = 30
@@ -114,8 +114,8 @@ def uses_cpu() -> bool:
 
 
 def chosen_engine(
-    engine: str, weights_dtype: str | None, opened: Callable[[], Opened], tell: Callable[[str], None] = note_once
-) -> Opened | None:
+    engine: str, weights_dtype: str | None, opened: Callable[[], OpenedT], tell: Callable[[str], None] = note_once
+) -> OpenedT | None:
     """Returns what `opened` returns, where CTranslate2 answers: it is asked for, or fits this machine. None: JAX answers.
 
     tell: is called with a line that says why CTranslate2, which would fit, cannot answer.

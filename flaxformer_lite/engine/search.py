@@ -34,7 +34,7 @@ IMPOSSIBLE = -1e9
 """Log-probabilities below it are those of beams that CTranslate2 has forbidden."""
 MOST_SECONDS = 1.0
 """The longest wait for a thread of CTranslate2 to drop what it has called."""
-Result = list[tuple[list[str], float]]
+SearchResult = list[tuple[list[str], float]]
 """The answers to a source, each as token ids in decimal digits, the end included, and its log-probability."""
 
 
@@ -180,7 +180,7 @@ class EngineSearch:
         finished, cut = shown[limit]
         may_stop, best = list[tuple[int, list[SearchedAnswer]]](), list[SearchedAnswer]()
         for length in range(1, limit + 1):
-            best = ranked([*best, *(one for one in finished if one.length == length)])[: self.beams]
+            best = by_score([*best, *(one for one in finished if one.length == length)])[: self.beams]
             if len(best) < self.beams:
                 continue
             later, open_ = shown.get(length, shown[limit])
@@ -193,10 +193,10 @@ class EngineSearch:
         else:
             if limit < row.room:
                 return min(row.room, limit + limit // 2)
-            may_stop.append((limit, ranked([*best, *cut])[: config.num_hypotheses]))
+            may_stop.append((limit, by_score([*best, *cut])[: config.num_hypotheses]))
         answers = may_stop[0][1]
         same = [length for length, _ in itertools.takewhile(lambda one: one[1] == answers, may_stop)]
-        return hypotheses(answers) if len(same) == len(may_stop) else same[-1]
+        return as_hypotheses(answers) if len(same) == len(may_stop) else same[-1]
 
     def row(self, number: int, request: Request) -> SearchedRow:
         """Returns a request as a row. Raises: ValueError, see `generate`; CannotAnswer for what CTranslate2 does not obey."""
@@ -209,7 +209,7 @@ class EngineSearch:
                 raise CannotAnswer("has terms or a beginning: leave them out for CTranslate2")
             check_token_ids(source, self.sizes.source_ids, "has")
             check_length(len(source), self.sizes.max_positions)
-            tokens = without_padding(source, config.pad_id)
+            tokens = unpadded(source, config.pad_id)
         limits = (config.max_length(len(source)), request.limit, self.sizes.max_positions)
         limit = min(one for one in limits if one is not None)
         first = [] if config.forced_bos_id is None else [config.forced_bos_id]
@@ -239,7 +239,7 @@ class EngineSearch:
         ends = {row.number: one.result().log_probs[1] for row, one in zip(forbidden, scored, strict=True)}
         return [row._replace(early_end=ends.get(row.number)) for row in rows]
 
-    def results(self, rows: Sequence[SearchedRow], room: int, most: int) -> Iterator[tuple[SearchedRow, Result]]:
+    def results(self, rows: Sequence[SearchedRow], room: int, most: int) -> Iterator[tuple[SearchedRow, SearchResult]]:
         """Yields each row with CTranslate2's best answers, in the order of the rows, which all have an `early_end` or none.
 
         room: the most tokens of an answer. most: the finished answers at which a search with beams ends.
@@ -261,21 +261,21 @@ class EngineSearch:
         """Returns the arguments that end a search with beams at `most` finished answers, all of which it returns."""
         return {"patience": most / self.beams, "num_hypotheses": most} if self.beams > 1 else {}
 
-    def result(self, answers: list[list[str]], scores: list[float]) -> Result:
+    def result(self, answers: list[list[str]], scores: list[float]) -> SearchResult:
         return [(ids, score * len(ids) ** self.exponent) for ids, score in zip(answers, scores, strict=True)]
 
-    def best(self, row: SearchedRow, result: Result) -> list[Hypothesis]:
+    def best(self, row: SearchedRow, result: SearchResult) -> list[Hypothesis]:
         """Returns the best answers of a result, which has every answer that the search has ended, and those cut at the end."""
         finished, cut = self.parted(row, result)
-        best = ranked(finished if len(finished) >= self.beams else finished + cut)
-        return hypotheses(best[: self.config.num_hypotheses])
+        best = by_score(finished if len(finished) >= self.beams else finished + cut)
+        return as_hypotheses(best[: self.config.num_hypotheses])
 
     @property
     def at_limit(self) -> bool:
         """Whether answers at their maximum length are finished without an end."""
         return self.config.finish_at_limit and self.config.forced_eos_id is None
 
-    def parted(self, row: SearchedRow, result: Result) -> Shown:
+    def parted(self, row: SearchedRow, result: SearchResult) -> Shown:
         """Returns the answers of a result that count as finished, and the others."""
         config, finished, cut = self.config, list[SearchedAnswer](), list[SearchedAnswer]()
         if row.early_end is not None:
@@ -374,7 +374,7 @@ class PromptSearch(EngineSearch):
                 )
         return SearchedRow(number, [str(i) for i in prompt], [], limit - (config.forced_eos_id is not None))
 
-    def results(self, rows: Sequence[SearchedRow], room: int, most: int) -> Iterator[tuple[SearchedRow, Result]]:
+    def results(self, rows: Sequence[SearchedRow], room: int, most: int) -> Iterator[tuple[SearchedRow, SearchResult]]:
         """Yields each row with CTranslate2's best answers; `room` and `most` as `EngineSearch.results`.
 
         CTranslate2 reads together as many tokens of each prompt as the shortest one has. Beams may end only behind prompts of one
@@ -419,16 +419,16 @@ def when_dropped(callback: Callable[[Any], bool] | None) -> threading.Event:
     return dropped
 
 
-def ranked(found: Sequence[SearchedAnswer]) -> list[SearchedAnswer]:
+def by_score(found: Sequence[SearchedAnswer]) -> list[SearchedAnswer]:
     """Returns answers by their scores, best first."""
     return sorted(found, key=lambda one: one.score, reverse=True)
 
 
-def hypotheses(found: Sequence[SearchedAnswer]) -> list[Hypothesis]:
+def as_hypotheses(found: Sequence[SearchedAnswer]) -> list[Hypothesis]:
     return [Hypothesis([int(token) for token in one.ids], one.score) for one in found] or [NO_ANSWER]
 
 
-def without_padding(source: Sequence[int], pad_id: int) -> list[int]:
+def unpadded(source: Sequence[int], pad_id: int) -> list[int]:
     """Returns a source without the padding behind it. Raises: CannotAnswer for padding within, which JAX would leave out."""
     tokens = [*source]
     while tokens and tokens[-1] == pad_id:

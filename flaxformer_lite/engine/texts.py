@@ -125,7 +125,7 @@ def in_own_direction(run: Directed) -> Directed:
     return run.between() if has_own else run
 
 
-def required(tokenizers: Tokenizers | None, path: Path | str) -> Tokenizers:
+def required_tokenizers(tokenizers: Tokenizers | None, path: Path | str) -> Tokenizers:
     """Returns the tokenizers of a run. Raises: ValueError if it has none."""
     if tokenizers is None:
         raise ValueError(

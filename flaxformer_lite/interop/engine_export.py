@@ -52,7 +52,7 @@ def main(words: list[str]) -> int:
         loaded = load(wanted.run, weights=wanted.weights, step=wanted.step, mesh=MeshConfig())
         check_whole(loaded, wanted.weights or loaded.config.weights)
         with atomic_write(Path(output)) as unfinished:
-            export(loaded, unfinished)
+            export_for_engine(loaded, unfinished)
             if state_of(wanted.run) != state:
                 raise Changed
     except Changed:
@@ -93,7 +93,7 @@ def check_read_alike(config: Config) -> None:
         raise CannotExpress(f"{told}, and CTranslate2 reads long prompts otherwise", wrong, "CTranslate2")
 
 
-def export(loaded: Run, output: Path) -> None:
+def export_for_engine(loaded: Run, output: Path) -> None:
     """Writes a run as a new folder for the engine. Raises: ValueError if CTranslate2 cannot have it, or answers otherwise."""
     config, params = loaded.config, loaded.params
     if (lora := config.model.lora) is not None:

@@ -20,7 +20,7 @@ from flaxformer_lite.tasks.fill_mask.answers import MASK, text_ids
 
 CONTINUATION_TOKENS = 20
 """The maximum length of a continuation whose attention is shown by default."""
-Kind = Literal["cross", "encoder", "decoder"]
+AttentionKind = Literal["cross", "encoder", "decoder"]
 """An attention: of the decoder to the source, of the encoder to itself, of the decoder to itself."""
 
 
@@ -50,11 +50,11 @@ class AttentionWeights:
     """The piece that the last position of a target predicts, as the tokenizer writes it."""
 
     @property
-    def kinds(self) -> list[Kind]:
-        return [kind for kind in get_args(Kind) if len(getattr(self, kind))]
+    def kinds(self) -> list[AttentionKind]:
+        return [kind for kind in get_args(AttentionKind) if len(getattr(self, kind))]
 
 
-def attention_axes(weights: AttentionWeights, kind: Kind) -> tuple[list[str], list[str]]:
+def attention_axes(weights: AttentionWeights, kind: AttentionKind) -> tuple[list[str], list[str]]:
     """Returns the labels of the rows and of the columns of a map; rows of `cross` are the tokens that are predicted there."""
     if kind == "encoder":
         return weights.source_pieces, weights.source_pieces

@@ -34,7 +34,7 @@ from flaxformer_lite.core.search.devices import TooLarge, Workload, device_group
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning
 from flaxformer_lite.engine.exports import RunWeights, state_of
-from flaxformer_lite.engine.texts import WarnCallback, check_list, in_own_direction, required
+from flaxformer_lite.engine.texts import WarnCallback, check_list, in_own_direction, required_tokenizers
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.data.reading import EvalData, reader_of
 from flaxformer_lite.files.data.refused import Origin
@@ -131,7 +131,7 @@ class Run:
     @property
     def required_tokenizers(self) -> Tokenizers:
         """The tokenizers. Raises: ValueError if the run has none."""
-        return required(self.tokenizers, self.path)
+        return required_tokenizers(self.tokenizers, self.path)
 
     @property
     def tokenizer(self) -> Tokenizer:

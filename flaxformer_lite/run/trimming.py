@@ -88,9 +88,9 @@ def trim(
     kept = with_parts(base, needed.ids | stay)
     if len(kept) == size:
         raise ValueError(f"the text needs all {size:,} ids of {run}: there is nothing to leave out; give less text")
-    smaller, tokenizer = with_numbers(config, kept), base.with_ids(kept)
+    smaller, tokenizer = with_kept_ids(config, kept), base.with_ids(kept)
     data = replace(config.data, tokenizer=FromRun(path=str(folder.path.absolute())))
-    params = cut(loaded.params, parameter_shapes(smaller.model), kept)
+    params = cut_tables(loaded.params, parameter_shapes(smaller.model), kept)
     origin = with_new_ids(loaded.folder.imported, {i: number for number, i in enumerate(kept)}, size)
     with atomic_write(folder.path) as unfinished:
         write_run(
@@ -130,7 +130,7 @@ def named_ids(config: Config) -> set[int]:
     return {i for value in values if value is not None for i in (value if isinstance(value, tuple) else (value,))}
 
 
-def with_numbers(config: Config, kept: Sequence[int]) -> Config:
+def with_kept_ids(config: Config, kept: Sequence[int]) -> Config:
     """Returns the config of a model whose ids are the numbers of those that are kept."""
     new, limit = {i: number for number, i in enumerate(kept)}, config.decode.num_ids
     changes: dict[str, dict[str, Any]] = {group: {} for group in IDS}
@@ -144,7 +144,7 @@ def with_numbers(config: Config, kept: Sequence[int]) -> Config:
     return replace(config, **{group: replace(getattr(config, group), **fields) for group, fields in changes.items()})
 
 
-def cut(params: PyTree, shapes: PyTree, kept: Sequence[int]) -> PyTree:
+def cut_tables(params: PyTree, shapes: PyTree, kept: Sequence[int]) -> PyTree:
     """Returns parameters in these shapes, in which each axis of ids has only the kept ids."""
 
     def fewer(array: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:

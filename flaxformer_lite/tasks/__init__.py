@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flaxformer_lite.tasks.recipe import Examples, Recipe
     from flaxformer_lite.tasks.task import Task
 
-NAMES = {
+TASK_FOLDERS = {
     "classify": "classify",
     "label": "label",
     "embed": "embed",

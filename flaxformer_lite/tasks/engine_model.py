@@ -19,7 +19,7 @@ from flaxformer_lite.core.reading.heads import DenseLayer, Pooler, SentenceEmbed
 from flaxformer_lite.core.reading.objectives import objective_of
 from flaxformer_lite.core.text import EncodedText
 from flaxformer_lite.core.text.special_ids import check_length
-from flaxformer_lite.engine.engine_run import opened
+from flaxformer_lite.engine.engine_run import open_export
 from flaxformer_lite.engine.exports import OwnConfig, RunWeights
 from flaxformer_lite.engine.heads import NumpyHeads
 from flaxformer_lite.engine.rules import CannotAnswer
@@ -105,7 +105,7 @@ def open_model(
         check(replace(unopened, config=config_of(own.tree)))
     if own.kind != "Encoder":
         raise CannotAnswer("here CTranslate2 reads texts in one pass only by encoders, and fills no masks")
-    export, library, tokenizers = opened(wanted, own.kind)
+    export, library, tokenizers = open_export(wanted, own.kind)
     config = config_of(export.facts["config"])
     config.data.texts_of_rows = {*export.facts["texts_of_rows"]}
     with np.load(export.folder / HEADS_FILE) as arrays:

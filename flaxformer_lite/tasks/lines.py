@@ -8,13 +8,13 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 if TYPE_CHECKING:
     from flaxformer_lite.tasks.task import Task, TextModel
 
-Answer = TypeVar("Answer")
-Columns = Mapping[str, Callable[[Answer], str]]
+AnswerT = TypeVar("AnswerT")
+Columns = Mapping[str, Callable[[AnswerT], str]]
 """The columns that an answer has in a table, by their names: each with the function that returns its cell."""
 
 
 @dataclass(frozen=True)
-class TaskLines(ABC, Generic[Answer]):
+class TaskLines(ABC, Generic[AnswerT]):
     """A way to read and to write lines.
 
     A subclass is a frozen dataclass of options, by their names, and raises ValueError for options that do not go together.
@@ -51,7 +51,7 @@ class TaskLines(ABC, Generic[Answer]):
     def check(self, model: "TextModel") -> None:
         """Raises: ValueError for options that are not for this model."""
 
-    def columns(self, model: "TextModel") -> Columns[Answer]:
+    def columns(self, model: "TextModel") -> Columns[AnswerT]:
         """Returns the columns of an answer, which stand behind the row of a table; {}: it has lines of its own (`written`)."""
         return {}
 
@@ -63,10 +63,10 @@ class TaskLines(ABC, Generic[Answer]):
         """Returns what is asked in what was read."""
         return read
 
-    def written(self, read: Any, answer: Answer, model: "TextModel") -> Sequence[Sequence[str]]:
+    def written(self, read: Any, answer: AnswerT, model: "TextModel") -> Sequence[Sequence[str]]:
         """Returns the answer to what was read as it is printed, each line as its cells: by default one, of its columns."""
         return [[cell(answer) for cell in self.columns(model).values()]]
 
-    def save(self, file: IO[bytes], answers: Sequence[Answer | None], model: "TextModel") -> None:
+    def save(self, file: IO[bytes], answers: Sequence[AnswerT | None], model: "TextModel") -> None:
         """Writes answers into the file that `-o` names; None stands for a bad line."""
         raise NotImplementedError

@@ -10,7 +10,18 @@ from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.files.data.mixture import MixedKinds
 from flaxformer_lite.files.records import Record
 
-TEXTS = ("text", "sentence", "content", "review", "document", "comment", "tweet", "message", "utterance", "question")
+TEXT_FIELDS = (
+    "text",
+    "sentence",
+    "content",
+    "review",
+    "document",
+    "comment",
+    "tweet",
+    "message",
+    "utterance",
+    "question",
+)
 """Usual names of the field of a text, as data sets of the hub have them."""
 ROW_NAMES = ("id", "_id", "idx", "index", "guid", "unnamed: 0", "__index_level_0__", "")
 """Names of fields that name a row."""

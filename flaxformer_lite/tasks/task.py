@@ -22,15 +22,15 @@ from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.engine import Engine
-from flaxformer_lite.engine.texts import WarnCallback, check_list, required
+from flaxformer_lite.engine.texts import WarnCallback, check_list, required_tokenizers
 from flaxformer_lite.metrics.translations import of_parts
 from flaxformer_lite.tasks.commands import use_command
 
 if TYPE_CHECKING:
     from flaxformer_lite.config import Config  # with JAX
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+AskedT = TypeVar("AskedT")
+AnswerT = TypeVar("AnswerT")
 Wanted = Literal["vectors", "class_logits"]
 """Outputs of a text: its vector; the logits of its classes, or of those of each of its tokens."""
 Text = Annotated[str, MaxLen(1_000_000)]
@@ -94,7 +94,7 @@ class TextModel(ABC):
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the texts. Raises: ValueError if the run has none."""
-        return required(self.tokenizers, self.path).source
+        return required_tokenizers(self.tokenizers, self.path).source
 
     @cached_property
     def unknown(self) -> UnknownText:
@@ -144,7 +144,7 @@ class TextModel(ABC):
 
 
 @dataclass(frozen=True)
-class Task(ABC, Generic[Asked, Answer]):
+class Task(ABC, Generic[AskedT, AnswerT]):
     """Something that people do with a model. `Run`, the commands and the server have it by its name.
 
     A subclass is a frozen dataclass; its fields are options, which a server's request may have too.
@@ -170,27 +170,27 @@ class Task(ABC, Generic[Asked, Answer]):
         """Raises: ValueError if the model does not do the task, or not with these options."""
 
     @abstractmethod
-    def answered(self, model: TextModel, asked: Sequence[Asked], report: Report) -> list[Answer]:
+    def answered(self, model: TextModel, asked: Sequence[AskedT], report: Report) -> list[AnswerT]:
         """Returns the answer to each, after the checks of `answers`."""
 
     @abstractmethod
-    def lengths(self, model: TextModel, asked: Asked) -> list[int]:
+    def lengths(self, model: TextModel, asked: AskedT) -> list[int]:
         """Returns the number of tokens of each text that the model reads, for a server's limit."""
 
-    def count(self, asked: Asked) -> int:
+    def count(self, asked: AskedT) -> int:
         """Returns as how many texts this counts, for a server's limit."""
         return 1
 
-    def refusal(self, model: TextModel, asked: Asked) -> str:
+    def refusal(self, model: TextModel, asked: AskedT) -> str:
         """Returns why this has no answer, as the end of a sentence that begins with its place; "": it has one."""
         return ""
 
-    def check_asked(self, model: TextModel, asked: Asked, line: int) -> None:
+    def check_asked(self, model: TextModel, asked: AskedT, line: int) -> None:
         """Raises: ValueError if this has no answer, and must have one."""
         if (reason := self.refusal(model, asked)) and not self.warns:
             raise Mistake(reason, subject=f"line {line}")
 
-    def answers(self, model: TextModel, asked: Sequence[Asked], **reporting: Unpack[Reporting]) -> list[Answer]:
+    def answers(self, model: TextModel, asked: Sequence[AskedT], **reporting: Unpack[Reporting]) -> list[AnswerT]:
         """Returns the answer to each. Raises: ValueError as `check`, and if one has no answer."""
         check_list(self.field or "what is asked", asked)
         self.check(model)

@@ -9,7 +9,7 @@ def resource(package: str, name: str) -> str:
     return importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
-def digest(content: str) -> str:
+def policy_digest(content: str) -> str:
     """Returns the digest with which a page's policy names a script or a style.
 
     Reference: W3C, Content Security Policy Level 3, 2.3.1.

@@ -11,12 +11,12 @@ from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.frozen import parameter_digest
 from flaxformer_lite.workdir.remote_run import open_run
-from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
+from flaxformer_lite.workdir.weights import abstract_saved_params, open_checkpoints, restore_weights, warm_start
 
 __all__ = [
     "Checkpoints",
     "RunFolder",
-    "abstract_params",
+    "abstract_saved_params",
     "open_checkpoints",
     "open_run",
     "parameter_digest",

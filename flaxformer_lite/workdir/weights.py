@@ -76,7 +76,7 @@ def frozen_of(config: Config) -> Frozen | None:
     return Frozen(train.init_from, config.trainable, train.init_fresh, read)
 
 
-def abstract_params(config: Config, mesh: Mesh | None = None, checkpoints: Checkpoints | None = None) -> PyTree:
+def abstract_saved_params(config: Config, mesh: Mesh | None = None, checkpoints: Checkpoints | None = None) -> PyTree:
     """Returns shapes, types and shardings of the saved parameters, on the mesh or by default replicated on all devices.
 
     checkpoints: of the run; if they are of this model, they have shapes and types, and none is traced, which takes most of a small
@@ -111,7 +111,7 @@ def restore_weights(
     if weights is None:
         weights = "last" if step is not None else available(checkpoints, config.weights)
     check_weights(weights, config)
-    shapes = abstract_params(config, mesh, checkpoints)
+    shapes = abstract_saved_params(config, mesh, checkpoints)
     if step is not None and weights not in ("last", "ema"):
         raise ValueError(
             f"weights {weights!r} choose their own step: leave out --step {step}, or set weights to last or ema"

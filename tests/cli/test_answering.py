@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.cli.answering import Answering, answer_lines, free, printed
-from flaxformer_lite.cli.commands.generate import Chatting, Continuing, one_line
+from flaxformer_lite.cli.commands.generate import Chatting, Continuing, escaped_line
 from flaxformer_lite.cli.commands.task import TaskAnswering
 from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, TextColumns, chosen_blocks
 from flaxformer_lite.cli.translation import Translating
@@ -222,7 +222,7 @@ def test_a_translation_is_written_alone_with_its_score_or_among_the_best():
 
 def test_a_bad_prompt_has_an_empty_line_for_each_sample():
     decoder = cast(Any, SimpleNamespace(config=SimpleNamespace(num_hypotheses=3)))
-    continuing = Continuing(RUN, decoder, {}, one_line)
+    continuing = Continuing(RUN, decoder, {}, escaped_line)
     assert continuing.written(0, ["a\\\n", "b\r"]) == [[r"a\\\n"], [r"b\r"]] and continuing.unanswered(0) == [[]] * 3
 
 
@@ -241,7 +241,7 @@ class Talking:
 def test_a_chat_remembers_what_was_said(streams: bool, capsys: pytest.CaptureFixture):
     run = Talking([])
     messages = [{"role": "system", "content": "S"}]
-    answer_lines([LineChunk(["a", "b"], "x", 0)], Chatting(cast(Any, run), {}, one_line, streams, messages))
+    answer_lines([LineChunk(["a", "b"], "x", 0)], Chatting(cast(Any, run), {}, escaped_line, streams, messages))
     assert capsys.readouterr().out == ("2\n\n4\n\n" if streams else "2\\n\n4\\n\n")
     assert run.asked == [(2, 2), (4, 4)] and [message["content"] for message in messages] == [
         "S",

@@ -32,7 +32,7 @@ from flaxformer_lite.files.data.text_files import ParallelText
 from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints
+from flaxformer_lite.workdir.weights import abstract_saved_params, open_checkpoints
 from tests.support import needs
 from tests.support.commands import Command
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
@@ -62,7 +62,7 @@ def random_params(config: Config, seed: int) -> PyTree:
         scale = (0.7 if "embedding" in jax.tree_util.keystr(keys) else 4.0) * x.shape[-1] ** -0.5
         return np.float32(scale * generator.normal(size=x.shape))
 
-    return jax.tree_util.tree_map_with_path(draw, abstract_params(config))
+    return jax.tree_util.tree_map_with_path(draw, abstract_saved_params(config))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from flaxformer_lite.base.hardware import has_nvidia_device
 from flaxformer_lite.cli.commands import export
 from flaxformer_lite.cli.main import COMMANDS
 from flaxformer_lite.cli.options import SYSTEMS
-from flaxformer_lite.tasks import NAMES
+from flaxformer_lite.tasks import TASK_FOLDERS
 from tests.support.commands import Command
 from tests.support.experiments import tiny_config, with_train, write_config_file
 from tests.support.paths import ROOT
@@ -77,7 +77,7 @@ def test_devices_that_are_not_there_are_one_line(platforms: str, tmp_path: Path)
 def test_every_command_has_a_file_and_the_help_lists_it(command):
     files = {path.stem for path in (ROOT / "flaxformer_lite" / "cli" / "commands").glob("*.py")}
     files -= {"__init__", "task"}
-    assert {file for name, file in COMMANDS.items() if name not in NAMES} == files
+    assert {file for name, file in COMMANDS.items() if name not in TASK_FOLDERS} == files
     out, err = command("--help")
     assert not err
     listed = dict(line.split(maxsplit=1) for line in out.split("commands:\n")[1].splitlines()[: len(COMMANDS)])

@@ -16,7 +16,7 @@ from flaxformer_lite.files.data import CSV, JSONLines, Mixture
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.files.records import Classes, Documents, Pairs
 from flaxformer_lite.run import Run
-from flaxformer_lite.tasks import NAMES
+from flaxformer_lite.tasks import TASK_FOLDERS
 from tests.support.commands import Command
 from tests.support.limits import assert_close
 from tests.support.text_runs import numbers, text_run, token_run, trained_on
@@ -99,7 +99,7 @@ USES = (
 
 
 def test_each_task_has_a_row():
-    assert {use.words.split()[0] for use in USES} == NAMES.keys()
+    assert {use.words.split()[0] for use in USES} == TASK_FOLDERS.keys()
 
 
 @pytest.fixture(scope="module")

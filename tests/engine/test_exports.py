@@ -16,7 +16,7 @@ import pytest
 from flaxformer_lite.base.sealed_files import file_digest, read_sealed, sealed, write_sealed
 from flaxformer_lite.engine import exports
 from flaxformer_lite.engine.engine_run import open_engine
-from flaxformer_lite.engine.exports import RunWeights, export_of, key, name_of, own_config, signed, state_of
+from flaxformer_lite.engine.exports import RunWeights, export_name, export_of, key, own_config, signed, state_of
 from flaxformer_lite.run import load
 from tests.support import needs
 from tests.support.engine_runs import LINES, run_config, save
@@ -119,9 +119,9 @@ def test_another_state_of_a_run_has_another_export(
 @pytest.mark.parametrize("other", [{"weights": "best"}, {"weights": "ema"}, {"step": 3}])
 def test_other_weights_have_an_export_of_their_own(folder: Path, other: dict[str, Any]):
     run, state = str(folder), state_of(str(folder))
-    assert name_of(RunWeights(run), state) != name_of(RunWeights(run, **other), state)
+    assert export_name(RunWeights(run), state) != export_name(RunWeights(run, **other), state)
     alike = RunWeights(run, dtype="int8"), RunWeights(run, imports=("one.py",))
-    assert {name_of(one, state) for one in alike} == {name_of(RunWeights(run), state)}
+    assert {export_name(one, state) for one in alike} == {export_name(RunWeights(run), state)}
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "[" * 100_000])
@@ -173,12 +173,14 @@ def test_a_run_keeps_the_exports_that_were_used_last(folder: Path, counted: list
 
 
 def test_the_cache_has_a_limit(cache: Path, folder: Path, counted: list[RunWeights], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exports, "places", lambda run: [cache])
+    monkeypatch.setattr(exports, "export_folders", lambda run: [cache])
     first = export_of(RunWeights(str(folder), "last"))
     os.utime(first.folder, (1, 1))
     second = export_of(RunWeights(str(folder), "best"))
     assert {path.name for path in cache.iterdir() if path.is_dir()} == {first.folder.name, second.folder.name}
-    monkeypatch.setattr(exports, "MOST_BYTES", exports.size(first.folder) + exports.size(second.folder) + 1)
+    monkeypatch.setattr(
+        exports, "MOST_CACHE_BYTES", exports.bytes_in(first.folder) + exports.bytes_in(second.folder) + 1
+    )
     third = export_of(RunWeights(str(folder), "ema"))
     assert {path.name for path in cache.iterdir() if path.is_dir()} == {second.folder.name, third.folder.name}
 

@@ -13,7 +13,7 @@ from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.special_ids import EOS, check_token_ids
 from flaxformer_lite.core.text.tokenizer import Tokenizers, UnknownText
-from flaxformer_lite.engine.texts import TextTranslator, check_list, in_own_direction, required
+from flaxformer_lite.engine.texts import TextTranslator, check_list, in_own_direction, required_tokenizers
 from flaxformer_lite.files.chats.form import Sources
 from tests.support.reference_search import SMALL, model_of
 
@@ -87,7 +87,7 @@ def test_a_run_of_one_direction_and_one_without_tokenizer_say_so():
     without = Mock(tokenizers=None)
     assert in_own_direction(without) is without
     with pytest.raises(ValueError, match="the run run has no tokenizer: use the option --ids"):
-        required(None, Path("run"))
+        required_tokenizers(None, Path("run"))
 
 
 def test_one_string_is_no_list():

@@ -76,6 +76,6 @@ def test_messages_say_what_is_wrong_and_then_the_remedy():
 
 
 def test_nouns_are_repeated():
-    """Law: the turns that stand for a noun, such as a bare "is none" or "alone", are rarer than 100 in the package and its pages."""
+    """Law: turns that stand for a noun, such as a bare "is none" or "alone", are fewer than 100 in the package and its pages."""
     found = {page: turns(page) for page in [*FILES, *pages()]}
     assert sum(map(len, found.values())) < 100, {page: places for page, places in found.items() if places}

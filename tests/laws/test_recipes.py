@@ -12,7 +12,7 @@ import flaxformer_lite
 from flaxformer_lite.config import load_config
 from flaxformer_lite.core.objectives import Classification
 from flaxformer_lite.files.data import TSV, JSONLines
-from flaxformer_lite.tools.search.folder import read_folder
+from flaxformer_lite.tools.search.folder import read_search_folder
 from tests.support.doc_commands import python_blocks
 from tests.support.experiments import use_one_device
 from tests.support.paths import ROOT
@@ -45,7 +45,7 @@ def test_the_data_are_what_the_configs_say(folder: Path):
     data = load_config("label_code_names").data
     assert isinstance(data.train, JSONLines) and isinstance(data.eval, JSONLines)
     assert [len(list(source.open())) for source in (data.train, data.eval)] == [500, 300]
-    search = read_folder(folder / "topics")
+    search = read_search_folder(folder / "topics")
     assert abs(len(search.corpus) - 653) < 70 and abs(len(search.queries) - 121) < 20  # other versions of Python differ
     data = load_config("chat_dates_lora").data
     assert isinstance(data.train, JSONLines) and isinstance(data.eval, JSONLines)

@@ -39,7 +39,7 @@ from flaxformer_lite.run.scoring import ScoredData, rated_pairs, score
 from flaxformer_lite.tools.pair import teaching
 from flaxformer_lite.training import train
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
+from flaxformer_lite.workdir.weights import abstract_saved_params
 from tests.support import needs
 from tests.support.chats import SPECIAL, TEMPLATES, ours
 from tests.support.commands import Command
@@ -64,7 +64,7 @@ def config_of(folder: Path, **changes: Any) -> Config:
 def written(folder: Path, **changes: Any) -> Path:
     """A decoder with random parameters and a chat template."""
     config, rng = config_of(folder, **changes), np.random.default_rng(3)
-    params = jax.tree.map(lambda x: np.float32(rng.normal(size=x.shape)), abstract_params(config))
+    params = jax.tree.map(lambda x: np.float32(rng.normal(size=x.shape)), abstract_saved_params(config))
     write_run(RunFolder(folder), config, 0, params, "drawn", tokenizers=Tokenizers(*[ours()] * 2))
     (folder / "chat_template.jinja").write_text(TEMPLATES["chatml"])
     return folder

@@ -32,7 +32,7 @@ from flaxformer_lite.files.tokenizers.subwords import SentencePiece
 from flaxformer_lite.run import Run, load, write_run
 from flaxformer_lite.run.searches import Kept
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
+from flaxformer_lite.workdir.weights import abstract_saved_params
 from tests.support.commands import Command, Said
 from tests.support.experiments import use_one_device
 
@@ -56,7 +56,7 @@ pytestmark = pytest.mark.usefixtures("one_device")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run with random weights, from its folder. The model's vocabulary is larger than the tokenizer's."""
     generator = np.random.default_rng(2)
-    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(CONFIG))
+    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_saved_params(CONFIG))
     path = tmp_path_factory.mktemp("runs") / "bytes"
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)

@@ -19,7 +19,7 @@ from flaxformer_lite.run import Run
 from flaxformer_lite.run.searches import Kept
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
+from flaxformer_lite.workdir.weights import abstract_saved_params
 from tests.support.experiments import rows, tiniest_config, use_one_device, with_train
 from tests.support.limits import assert_close
 from tests.support.served import as_run, runs
@@ -47,7 +47,7 @@ def untrained() -> Run:
     """A run that was never trained; its model has as many positions as the config's longest texts."""
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, positions=Learned(max_positions=40)))
     generator = np.random.default_rng(1)
-    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
+    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_saved_params(config))
     tokenizer = Characters().train(["0123456789"], 149)
     return Run(RunFolder("nowhere"), config, params, Tokenizers(tokenizer, tokenizer), 0)
 

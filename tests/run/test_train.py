@@ -20,7 +20,7 @@ from flaxformer_lite.run.run import Run
 from flaxformer_lite.training import Hook, TrainingRun, loop
 from flaxformer_lite.training.setup import set_up
 from flaxformer_lite.workdir import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
+from flaxformer_lite.workdir.weights import abstract_saved_params
 from tests.support.experiments import tiny_config, with_train, write_config_file
 
 CONFIG = with_train(tiny_config(), steps=2, eval_every=2, checkpoint_every=2, log_every=1, text_metrics=())
@@ -75,7 +75,7 @@ def test_a_signal_ends_the_script_and_ctrl_c_returns(
 ):
     """A shell says 128 + the signal's number; also for one that comes when no step is left."""
     hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as on a terminal
-    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), abstract_params(CONFIG))
+    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), abstract_saved_params(CONFIG))
     letters = CharacterTokenizer("abc")
     write_run(RunFolder(tmp_path / "run"), CONFIG, 2, params, "zeros", tokenizers=Tokenizers(letters, letters))
     monkeypatch.setattr(loop, "why_finished", lambda *_: (number and os.kill(os.getpid(), number)) or "all is done")

@@ -22,7 +22,7 @@ from flaxformer_lite.files.chats.translation_prompt import SOURCE_ALONE
 from flaxformer_lite.files.data.store import train_tokenizers
 from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 from flaxformer_lite.run import write_run
-from flaxformer_lite.run.trimming import named_ids, own_ids, trim, with_new_ids, with_numbers
+from flaxformer_lite.run.trimming import named_ids, own_ids, trim, with_kept_ids, with_new_ids
 from flaxformer_lite.workdir import RunFolder
 from tests.support.chats import NAMES, TEMPLATES, ours, without_generation
 from tests.support.commands import Command
@@ -107,12 +107,12 @@ def test_settings_name_the_same_tokens() -> None:
         config_of(model), objective=MaskedLM(mask_token=36), decode=DecodeConfig(pad_id=5, eos_ids=(3, 8))
     )
     assert named_ids(config) == {5, 36, 3, 8, 2}
-    made = with_numbers(config, kept)
+    made = with_kept_ids(config, kept)
     assert (made.model.vocab_size, made.model.padding_id, made.objective) == (11, 4, MaskedLM(mask_token=10))
     assert (made.decode.pad_id, made.decode.eos_ids, made.decode.num_ids) == (4, (3, 6), None)
     both = dataclasses.replace(model, num_decoder_layers=1)
     spans = dataclasses.replace(config_of(both), objective=SpanCorruption(first_sentinel=36, num_sentinels=3))
-    assert with_numbers(spans, kept).objective == SpanCorruption(first_sentinel=10, num_sentinels=3)
+    assert with_kept_ids(spans, kept).objective == SpanCorruption(first_sentinel=10, num_sentinels=3)
     options = {
         "pad_token_id": 5,
         "eos_token_id": [3, 4],

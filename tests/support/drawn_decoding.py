@@ -14,7 +14,7 @@ import numpy as np
 
 from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.search import DecodeConfig, Request, Sampling
-from flaxformer_lite.core.search.decoder import Decoder, with_numbers
+from flaxformer_lite.core.search.decoder import Decoder, with_setting_numbers
 from flaxformer_lite.core.search.sampling import warp_logits
 from flaxformer_lite.core.search.search import SearchInputs
 from flaxformer_lite.interop.hf.decoding import decode_config
@@ -163,7 +163,7 @@ def our_kept(case: dict[str, Any]) -> list[int]:
     """Returns the ids that are left to draw from."""
     config = DecodeConfig(sampling=Sampling(**case["settings"]))
     inputs = SearchInputs(np.zeros((1, 1)), None, None)  # type: ignore[arg-type]  # only its rows count
-    rows = with_numbers(inputs, [config], jax.random.split(jax.random.key(0), 1)).sampling
+    rows = with_setting_numbers(inputs, [config], jax.random.split(jax.random.key(0), 1)).sampling
     found = filtered(jnp.asarray(logits_of(case))[None], rows, k=case["settings"]["top_k"])
     return np.flatnonzero(np.asarray(found)[0] > -np.inf).tolist()
 

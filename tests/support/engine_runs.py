@@ -18,7 +18,7 @@ from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
 from flaxformer_lite.run import write_run
 from flaxformer_lite.training.loop_state import LoopState
-from flaxformer_lite.workdir import RunFolder, abstract_params, open_checkpoints
+from flaxformer_lite.workdir import RunFolder, abstract_saved_params, open_checkpoints
 from tests.support.experiments import tiny_config, with_train, write_config_file
 
 LINES = ["20 nov 2026", "", "20. Nov. 2026", "2026年11月20日", "a"]
@@ -36,7 +36,7 @@ def random_params(config: Config, seed: int) -> PyTree:
     """Parameters so large that answers to several sources differ."""
     generator = np.random.default_rng(seed)
     return jax.tree.map(
-        lambda x: np.float32(2 * x.shape[-1] ** -0.5 * generator.normal(size=x.shape)), abstract_params(config)
+        lambda x: np.float32(2 * x.shape[-1] ** -0.5 * generator.normal(size=x.shape)), abstract_saved_params(config)
     )
 
 
@@ -74,7 +74,7 @@ def write_random_decoder(path: Path, model: ModelConfig = DECODER) -> Path:
         decode=DecodeConfig(max_new_tokens=12, finish_at_limit=True),
     )
     generator = np.random.default_rng(4)
-    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
+    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_saved_params(config))
     tokenizer = Bytes().train([], 260)
     write_run(RunFolder(path), config, 0, params, "drawn by a test", tokenizers=Tokenizers(tokenizer, tokenizer))
     (path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}A")

@@ -23,7 +23,7 @@ from flaxformer_lite.core.text import Characters, Tokenizers
 from flaxformer_lite.files.data import DataConfig, Dates
 from flaxformer_lite.files.data.reading import tokenize
 from flaxformer_lite.training.task import train_task
-from flaxformer_lite.workdir.weights import abstract_params
+from flaxformer_lite.workdir.weights import abstract_saved_params
 
 
 def tiny_config(**changes: Any) -> Config:
@@ -76,7 +76,7 @@ def tiniest_config() -> Config:
 def normal_params(config: Config, seed: int) -> PyTree:
     """Parameters that nobody trained: normal numbers of variance 1."""
     generator = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
+    return jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_saved_params(config))
 
 
 def write_config_file(path: Path, config: Config) -> Path:

@@ -119,13 +119,17 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def is_type_variable(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "TypeVar"
+
+
 def names_twice(folder: Path) -> dict[str, list[str]]:
     """Returns the public names of classes, functions and constants that several modules define, with those modules."""
     places = collections.defaultdict[str, list[str]](list)
     for path in sorted(folder.rglob("*.py")):
         for node in ast.parse(path.read_bytes()).body:
             named = [node.name] if isinstance(node, ast.ClassDef | ast.FunctionDef) else []
-            if isinstance(node, ast.Assign):
+            if isinstance(node, ast.Assign) and not is_type_variable(node.value):
                 named = [target.id for target in node.targets if isinstance(target, ast.Name)]
             for name in named:
                 places[name].append(path.relative_to(folder).as_posix())

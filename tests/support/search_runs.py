@@ -12,7 +12,7 @@ from flaxformer_lite.core.objectives import BaseObjective, Regression, SentenceE
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.run import write_run
-from flaxformer_lite.workdir import RunFolder, abstract_params
+from flaxformer_lite.workdir import RunFolder, abstract_saved_params
 from tests.support.experiments import tiny_config
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
@@ -35,7 +35,7 @@ def write_search_run(folder: Path, *, reranks: bool, objective: BaseObjective | 
     objective = objective or (Regression() if reranks else SentenceEmbeddings())
     config = replace(base, model=model, data=data, train=train, weights="last", objective=objective)
     rng = np.random.default_rng(4)
-    params = jax.tree.map(lambda x: np.float32(0.5 * rng.normal(size=x.shape)), abstract_params(config))
+    params = jax.tree.map(lambda x: np.float32(0.5 * rng.normal(size=x.shape)), abstract_saved_params(config))
     tokenizer = CharacterTokenizer(LETTERS)
     write_run(RunFolder(folder), config, 0, params, "a test", tokenizers=Tokenizers(tokenizer, tokenizer))
     return folder

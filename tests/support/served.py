@@ -24,7 +24,7 @@ from flaxformer_lite.files.chats.translation_prompt import TranslationPrompt
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.run import Run
 from flaxformer_lite.tasks.task import Task
-from flaxformer_lite.workdir import RunFolder, abstract_params
+from flaxformer_lite.workdir import RunFolder, abstract_saved_params
 from tests.support.experiments import tiny_config
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"[:25]
@@ -38,7 +38,7 @@ TEMPLATE = (
 
 def as_run(config: Config, tokenizer: Tokenizer, folder: Path) -> Run:
     generator = np.random.default_rng(2)
-    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
+    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_saved_params(config))
     return Run(RunFolder(folder), config, params, Tokenizers(tokenizer, tokenizer), 0)
 
 

@@ -17,7 +17,7 @@ from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.data import DataSource
 from flaxformer_lite.run import Run
-from flaxformer_lite.workdir import RunFolder, abstract_params
+from flaxformer_lite.workdir import RunFolder, abstract_saved_params
 from tests.support.experiments import tiny_config, use_one_device
 
 MODEL = ModelConfig(
@@ -41,7 +41,7 @@ def text_run(model: ModelConfig = MODEL, tokenizer: Tokenizer | None = None, **p
     parts = {"objective": Classification(classes=NAMES), **parts}
     config = dataclasses.replace(base, model=model, data=data, train=train, weights="last", **parts)
     rng = np.random.default_rng(4)
-    params = jax.tree.map(lambda x: np.float32(0.5 * rng.normal(size=x.shape)), abstract_params(config))
+    params = jax.tree.map(lambda x: np.float32(0.5 * rng.normal(size=x.shape)), abstract_saved_params(config))
     tokenizer = tokenizer or CharacterTokenizer(LETTERS)
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)

@@ -19,7 +19,7 @@ from flaxformer_lite.cli.options import typed
 from flaxformer_lite.core.objectives import AnswerSpans, MaskedLM, TokenLabels
 from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.engine.texts import check_list
-from flaxformer_lite.tasks import NAMES, tasks
+from flaxformer_lite.tasks import TASK_FOLDERS, tasks
 from flaxformer_lite.tasks.task import Task, TextModel, plain
 from tests.support.served import FakePredictors, runs
 from tests.support.text_runs import MODEL, of_tokens, text_run
@@ -65,10 +65,10 @@ def line_of(task: Task[Any, Any], of_objects: bool) -> str:
 
 
 def test_each_name_has_its_lines_and_one_task():
-    assert sorted(task.name for task in TASKS) == sorted(NAMES)
+    assert sorted(task.name for task in TASKS) == sorted(TASK_FOLDERS)
     folders = {path.parent.name for path in Path(flaxformer_lite.tasks.__file__).parent.glob("*/lines.py")}
-    assert folders == set(NAMES.values())
-    for name, folder in NAMES.items():
+    assert folders == set(TASK_FOLDERS.values())
+    for name, folder in TASK_FOLDERS.items():
         module = importlib.import_module(f"flaxformer_lite.tasks.{folder}.lines")
         assert module.__doc__ and module.Lines.verb and module.Lines.doing, name
 
@@ -97,7 +97,7 @@ def test_a_task_is_named_by_few():
 
 
 def test_lines_load_no_jax():
-    modules = [f"flaxformer_lite.tasks.{folder}.lines" for folder in NAMES.values()]
+    modules = [f"flaxformer_lite.tasks.{folder}.lines" for folder in TASK_FOLDERS.values()]
     code = f"import sys, {', '.join(modules)}, flaxformer_lite.cli.commands.task; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 

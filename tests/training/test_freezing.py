@@ -19,7 +19,7 @@ from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.core.runners import MeshRunner, PmapRunner
 from flaxformer_lite.core.step import gradient, random_key, train_step
 from flaxformer_lite.training import loop, train_task
-from flaxformer_lite.workdir.weights import abstract_params
+from flaxformer_lite.workdir.weights import abstract_saved_params
 from tests.support.commands import Command
 from tests.support.experiments import (
     after_steps,
@@ -146,13 +146,14 @@ def test_frozen_parameters_come_from_another_run(tmp_path: Path, one_device: Non
     loop.train(with_train(tiny_config(), steps=1, text_metrics=()), tmp_path / "base")
     config = with_train(CONFIG, steps=2, init_from=str(tmp_path / "base"))
     loop.train(config, tmp_path / "run")
-    leaves = leaves_by_path(abstract_params(config))
+    leaves = leaves_by_path(abstract_saved_params(config))
     number = sum(x.size for x in leaves.values())
     frozen_ones = sum(x.size * np.mean(~trained_layers(path, np.zeros(x.shape[0]))) for path, x in leaves.items())
     assert f"{number:,} parameters, {frozen_ones:,.0f} of them frozen, on 1 cpu device" in capfd.readouterr().err
     with open_run(tmp_path / "base") as before, open_run(tmp_path / "run") as after:
         old, new = (
-            checkpoints.restore_params(abstract_params(config), checkpoints.latest()) for checkpoints in (before, after)
+            checkpoints.restore_params(abstract_saved_params(config), checkpoints.latest())
+            for checkpoints in (before, after)
         )
     _, frozen = split(old, PATTERNS)
     chex.assert_trees_all_equal(frozen, split(new, PATTERNS)[1])

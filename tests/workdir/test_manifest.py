@@ -16,7 +16,7 @@ from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
 from flaxformer_lite.run import write_run
-from flaxformer_lite.workdir import RunFolder, abstract_params, manifest, open_checkpoints
+from flaxformer_lite.workdir import RunFolder, abstract_saved_params, manifest, open_checkpoints
 from flaxformer_lite.workdir.manifest import (
     check_digests,
     check_seal,
@@ -139,7 +139,7 @@ def edit(folder: Path, old: str, new: str) -> None:
 )
 def test_a_manifest_lists_the_parameters_that_a_trace_of_the_model_has(config: Config):
     """Oracle: the traced model. A list of a part of them, of another model or without a seal counts for nothing."""
-    traced = abstract_params(config)
+    traced = abstract_saved_params(config)
     manifest = {"leaves": leaf_types({"params": traced, "ema": traced, "step": jnp.int32(0)})}
     assert listed_params(manifest, config) is None
     manifest["seal"] = seal(Path("nowhere"), config)

@@ -25,7 +25,13 @@ from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding
 from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir import Checkpoints, RunFolder, parameter_digest, weights
 from flaxformer_lite.workdir.manifest import leaf_types
-from flaxformer_lite.workdir.weights import abstract_params, available, open_checkpoints, restore_weights, warm_start
+from flaxformer_lite.workdir.weights import (
+    abstract_saved_params,
+    available,
+    open_checkpoints,
+    restore_weights,
+    warm_start,
+)
 from tests.support.experiments import tiny_config, use_one_device, with_train
 
 
@@ -35,7 +41,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[
     use_one_device(monkeypatch)
     config = dataclasses.replace(tiny_config(), weights="last")
     generator = np.random.default_rng(3)
-    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
+    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_saved_params(config))
     write_run(RunFolder(tmp_path / "source"), config, 7, params, "drawn by a test")
     return tmp_path / "source", flatten_dict(params, sep="/")
 
@@ -96,14 +102,14 @@ def test_classes_are_matched_by_their_names(tmp_path: Path, one_device: None, ca
     """By hand: another order, some other names, no common name, more names, and a head that is to be fresh."""
     config, folder = classifier(("bad", "good", "mixed")), tmp_path / "source"
     params = jax.tree.map(
-        lambda x: np.random.default_rng(3).normal(size=x.shape).astype(x.dtype), abstract_params(config)
+        lambda x: np.random.default_rng(3).normal(size=x.shape).astype(x.dtype), abstract_saved_params(config)
     )
     write_run(RunFolder(folder), config, 7, params, "drawn by a test")
     theirs = flatten_dict(params, sep="/")
 
     def started(*classes: str, **train: Any) -> tuple[dict[str, Any], str, str]:
         here = classifier(classes, init_from=str(folder), **train)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape), abstract_params(here))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape), abstract_saved_params(here))
         found, said = warm_start(zeros, here)
         return flatten_dict(found, sep="/"), said, capsys.readouterr().err
 
@@ -157,7 +163,7 @@ def test_the_parameters_of_a_sealed_checkpoint_are_read_without_a_trace_of_the_m
 ) -> None:
     """Oracle: the arrays that were written, and the tree of a traced model."""
     folder, flat = RunFolder(source[0]), source[1]
-    traced = leaf_types(abstract_params(folder.config()))
+    traced = leaf_types(abstract_saved_params(folder.config()))
     monkeypatch.delattr(weights, "parameter_shapes")
     with open_checkpoints(folder.config(), folder, read_only=True) as checkpoints:
         for dtype in ("float32", "bfloat16"):
@@ -167,7 +173,7 @@ def test_the_parameters_of_a_sealed_checkpoint_are_read_without_a_trace_of_the_m
             )
             assert leaf_types(flatten_dict(params, sep="/")) == leaf_types(expected)
             jax.tree.map(np.testing.assert_array_equal, flatten_dict(params, sep="/"), expected)
-        assert leaf_types(abstract_params(folder.config(), None, checkpoints)) == traced
+        assert leaf_types(abstract_saved_params(folder.config(), None, checkpoints)) == traced
 
 
 def test_a_checkpoint_without_a_seal_is_compared_with_the_traced_model(source: tuple[Path, dict[str, Any]]) -> None:
@@ -193,7 +199,7 @@ def test_a_setting_averages_the_checkpoints_there_are_a_choice_does_not(
 ) -> None:
     """Oracle: by hand. Checkpoint 5 is of a stop, so no average counts it; a run with nothing else is used by it."""
     config = with_train(dataclasses.replace(tiny_config(), weights="average:3"), keep_latest=3, keep_best=0)
-    shapes = abstract_params(config)
+    shapes = abstract_saved_params(config)
 
     def used(weights: str | None = None) -> tuple[int, float, str]:
         """The step, a value that is the same in all parameters, and the warning."""

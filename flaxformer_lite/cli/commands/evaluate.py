@@ -22,9 +22,9 @@ from flaxformer_lite.cli.options import (
     add_run,
     add_translation,
     add_weights,
-    chosen_engine,
     chosen_weights,
     typed,
+    typed_engine,
     typed_for_translations,
     typed_options,
     typed_settings,
@@ -77,19 +77,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     if arguments.search is not None or arguments.candidates is not None:
-        search(arguments)
+        score_search(arguments)
     elif arguments.others:
-        compare(arguments)
+        compare_with_run(arguments)
     else:
-        score(arguments)
+        score_runs(arguments)
 
 
-def score(arguments: argparse.Namespace) -> None:
+def score_runs(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.metrics.translations import METRICS  # with JAX
     from flaxformer_lite.run.scoring import save_scores
 
     scoring = scoring_of(arguments)
-    loaded = opened(arguments, scoring, arguments.folder)
+    loaded = opened_to_score(arguments, scoring, arguments.folder)
     data = data_of(arguments, loaded.config)
     if arguments.ensemble:
         data = data._replace(name=f"{data.name}-ensemble")
@@ -101,13 +101,13 @@ def score(arguments: argparse.Namespace) -> None:
     save_scores(loaded, report, data.pairs, hypotheses, ratings)
 
 
-def compare(arguments: argparse.Namespace) -> None:
+def compare_with_run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.tools.scores import compare_runs  # with JAX
 
     if arguments.ensemble:
         raise ValueError("several RUNs are compared: leave --ensemble out")
     scoring, paths = scoring_of(arguments), [arguments.folder, *arguments.others]
-    load = partial(opened, arguments, scoring)
+    load = partial(opened_to_score, arguments, scoring)
     report, compared = compare_runs(paths, scoring, partial(data_of, arguments), load)
     width = max(map(len, paths))
     for line in compared:
@@ -118,7 +118,7 @@ def compare(arguments: argparse.Namespace) -> None:
     print_json(report)
 
 
-def opened(arguments: argparse.Namespace, scoring: "Scoring", path: str) -> "Run":
+def opened_to_score(arguments: argparse.Namespace, scoring: "Scoring", path: str) -> "Run":
     """Returns a run as it is scored."""
     from flaxformer_lite.cli.translation import load_runs  # with JAX
     from flaxformer_lite.run.scoring import makes_translations
@@ -136,7 +136,7 @@ def scoring_of(arguments: argparse.Namespace) -> "Scoring":
     wanted, settings = typed(TranslationOptions, arguments), typed_settings(arguments)
     weights = {"weights": arguments.weights} if arguments.weights else {}
     told = weights | {"weights_dtype": arguments.weights_dtype} | settings | wanted.typed
-    decode = settings | wanted.choice() | wanted.forced() | chosen_engine(arguments)
+    decode = settings | wanted.choice() | wanted.forced() | typed_engine(arguments)
     asks = ["--bleu-tokenizer"] if arguments.bleu_tokenizer else []
     return Scoring(decode, metrics_in(arguments.metrics), asks, told)
 
@@ -154,9 +154,9 @@ def data_of(arguments: argparse.Namespace, config: "Config") -> "ScoredData":
     return data
 
 
-def search(arguments: argparse.Namespace) -> None:
+def score_search(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.run import load  # with JAX
-    from flaxformer_lite.tools.search import evaluate_search, read_folder, read_results, save_search
+    from flaxformer_lite.tools.search import evaluate_search, read_results, read_search_folder, save_search
 
     if arguments.search is None:
         raise ValueError("--candidates is for a search: add --search FOLDER, or leave it out")
@@ -164,10 +164,10 @@ def search(arguments: argparse.Namespace) -> None:
     others = [*filter(None, data), *arguments.metrics, *arguments.others]
     if others or typed_options(arguments) or typed(TranslationOptions, arguments).typed:
         raise ValueError("--search takes one RUN, --candidates and the options of weights: leave the other options out")
-    folder = read_folder(arguments.search)
+    folder = read_search_folder(arguments.search)
     candidates = None if arguments.candidates is None else read_results(arguments.candidates, folder)
     loaded = load(arguments.folder, **chosen_weights(arguments))
-    told, by = {"candidates": arguments.candidates}, chosen_engine(arguments)
+    told, by = {"candidates": arguments.candidates}, typed_engine(arguments)
     report, results = evaluate_search(loaded, folder, candidates, told, by)
     print_json(report)
     save_search(loaded, report, results)

@@ -10,7 +10,7 @@ import argparse
 
 from flaxformer_lite.cli.options import SYSTEMS, add_run
 
-NAMES = sorted([*SYSTEMS, "ctranslate2", "hf"])
+TARGET_SYSTEMS = sorted([*SYSTEMS, "ctranslate2", "hf"])
 FAMILIES = (
     "gpt2, llama, mistral, qwen2, qwen3, hunyuan_v1_dense, gemma, gemma2, gemma3_text, phi3, glm, glm4, "
     "starcoder2, stablelm, helium, ernie4_5, seed_oss, ministral, granite, olmo, olmo2, olmo3, smollm3, "
@@ -23,7 +23,7 @@ FAMILIES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("system", metavar="SYSTEM", choices=NAMES, help=", ".join(NAMES))
+    parser.add_argument("system", metavar="SYSTEM", choices=TARGET_SYSTEMS, help=", ".join(TARGET_SYSTEMS))
     add_run(parser)
     parser.add_argument("output", metavar="OUT", help="the folder (hf, ctranslate2) or the file to write")
     parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config, if its names depend on it")
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    check_options(arguments)
+    check_system_options(arguments)
     from flaxformer_lite.interop.exporting import export_ctranslate2, export_file, export_hf  # with JAX
 
     folder, output, weights = arguments.folder, arguments.output, arguments.weights
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         export_file(folder, arguments.system, output, config=arguments.config, weights=weights)
 
 
-def check_options(arguments: argparse.Namespace) -> None:
+def check_system_options(arguments: argparse.Namespace) -> None:
     """Raises: ValueError for an option that the system does not have."""
     systems = {"config": SYSTEMS, "weights_dtype": ["ctranslate2"]}
     for option in ("config", "weights_dtype", "family", "license", "push", "private", "adapters"):

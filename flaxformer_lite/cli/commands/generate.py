@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    check_options(arguments)
+    check_generation(arguments)
     output = chosen_output(arguments)
     if output.join_if_alone():
         return
@@ -96,11 +96,11 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         texts = text_columns(arguments.folder, arguments.files, arguments.column, wanted=1, first=True)
         blocks = chosen_blocks(arguments.files, "continue", texts, arguments.pieces)
-    loaded = opened_run(arguments)
+    loaded = opened_generator(arguments)
     write_answers(blocks, continuing(loaded.generator, arguments), chosen_output(arguments), [loaded])
 
 
-def opened_run(arguments: argparse.Namespace) -> Any:
+def opened_generator(arguments: argparse.Namespace) -> Any:
     """Returns the run that continues prompts, by CTranslate2 or by JAX."""
     from flaxformer_lite.core.search.generation import generation_settings
     from flaxformer_lite.engine.engine_run import open_obeying
@@ -116,7 +116,7 @@ def opened_run(arguments: argparse.Namespace) -> Any:
     return run
 
 
-def check_options(arguments: argparse.Namespace) -> None:
+def check_generation(arguments: argparse.Namespace) -> None:
     """Raises: ValueError if the options do not go together."""
     if arguments.prompts and arguments.files:
         raise ValueError("there are prompts and --file: leave one of them out")
@@ -140,7 +140,7 @@ def continuing(generator: TextGenerator, arguments: argparse.Namespace) -> Answe
     decoder = generator.decoder(**decode)
     shape, terminal = decoder.config, sys.stdout.isatty() and arguments.output is None
     options = {"seed": arguments.seed or 0, **decode}
-    write = str if len(arguments.prompts) == shape.num_hypotheses == 1 else one_line
+    write = str if len(arguments.prompts) == shape.num_hypotheses == 1 else escaped_line
     if arguments.ids:
         return ContinuingIds(generator, decoder, options, write)
     options["stop"] = arguments.stop
@@ -159,7 +159,7 @@ def decode_settings(own: DecodeConfig, arguments: argparse.Namespace) -> dict[st
     return decode
 
 
-def one_line(text: str) -> str:
+def escaped_line(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 

@@ -10,11 +10,11 @@ import argparse
 
 from flaxformer_lite.cli.options import SYSTEMS
 
-NAMES = sorted([*SYSTEMS, "hf"])
+SOURCE_SYSTEMS = sorted([*SYSTEMS, "hf"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("system", metavar="SYSTEM", choices=NAMES, help=", ".join(NAMES))
+    parser.add_argument("system", metavar="SYSTEM", choices=SOURCE_SYSTEMS, help=", ".join(SOURCE_SYSTEMS))
     parser.add_argument(
         "weights", metavar="WEIGHTS", help="the weights: a folder or ORG/NAME for hf, a file for other systems"
     )

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(stores, indent=2))
     else:
         report = describe(folder, weights or "last", step)
-        print(json.dumps(finite(report), indent=2) if arguments.json else in_words(report))
+        print(json.dumps(finite(report), indent=2) if arguments.json else facts_in_words(report))
 
 
 def tell_damage(folder: str, parts: Mapping[str, str | None], as_json: bool) -> None:
@@ -51,7 +51,7 @@ def tell_damage(folder: str, parts: Mapping[str, str | None], as_json: bool) -> 
         raise Failure(f"{folder}: {len(damaged)} of {len(parts)} parts are damaged or missing: {', '.join(damaged)}")
 
 
-def in_words(report: Mapping[str, Any]) -> str:
+def facts_in_words(report: Mapping[str, Any]) -> str:
     """Returns the facts about a run as they are printed."""
     width = max(len(one["path"]) for one in report["parameters"])
     lines = [f"{report['description']}\n", f"{'parameter':<{width}}  {'shape':<18} {'type':<9} {'count':>12}"]

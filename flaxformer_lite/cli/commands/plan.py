@@ -76,20 +76,20 @@ def run(arguments: argparse.Namespace) -> None:
     jax.config.update("jax_platforms", "cpu")
     config = load_config(arguments.config, arguments.flags).concrete
     if arguments.decode:
-        decode(arguments, config)
+        plan_decode(arguments, config)
         return
     for option in (*DECODE_OPTIONS, "--weights-dtype"):
         if vars(arguments)[option[2:].replace("-", "_")] is not None:
             raise ValueError(f"{option} is for --decode: add it, or leave {option} out")
     if arguments.fit or arguments.memory:
-        fit(arguments, config)
+        plan_fit(arguments, config)
     else:
-        train(arguments, config)
+        plan_training(arguments, config)
 
 
-def train(arguments: argparse.Namespace, config: "Config") -> None:
+def plan_training(arguments: argparse.Namespace, config: "Config") -> None:
     from flaxformer_lite.tools.planning import make_plan
-    from flaxformer_lite.tools.planning.plan import as_json, step_plan_in_words
+    from flaxformer_lite.tools.planning.plan import plan_as_json, step_plan_in_words
     from flaxformer_lite.tools.planning.sharding import sharding_table
 
     if arguments.devices is not None and arguments.devices > 0 and arguments.topology is None:
@@ -100,10 +100,10 @@ def train(arguments: argparse.Namespace, config: "Config") -> None:
     with Progress() as progress:
         progress.update(f"compiling for {arguments.topology}")
         plan = make_plan(config, arguments.topology, num_slices=arguments.num_slices)
-    print(json.dumps(as_json(plan), indent=2) if arguments.json else step_plan_in_words(plan))
+    print(json.dumps(plan_as_json(plan), indent=2) if arguments.json else step_plan_in_words(plan))
 
 
-def decode(arguments: argparse.Namespace, config: "Config") -> None:
+def plan_decode(arguments: argparse.Namespace, config: "Config") -> None:
     from flaxformer_lite.tools.planning.decode import plan_in_words, plans_of
     from flaxformer_lite.tools.planning.fit import bytes_of_size
 
@@ -140,8 +140,8 @@ def check_decode(arguments: argparse.Namespace) -> None:
         raise ValueError("--devices is for --memory, a number above 0: leave it out with --topology")
 
 
-def fit(arguments: argparse.Namespace, config: "Config") -> None:
-    from flaxformer_lite.tools.planning.fit import as_json, command, fit_on, nothing_fits, trials_in_words
+def plan_fit(arguments: argparse.Namespace, config: "Config") -> None:
+    from flaxformer_lite.tools.planning.fit import command, fit_as_json, fit_on, nothing_fits, trials_in_words
 
     if not arguments.fit:
         raise ValueError("--memory is for --fit or --decode: add one of them, or leave --memory out")
@@ -152,6 +152,6 @@ def fit(arguments: argparse.Namespace, config: "Config") -> None:
     if result.found is not None:
         words = command(arguments.config, arguments.flags, result.found.settings)
         words += "".join(f" --import {shlex.quote(name)}" for name in arguments.imports)
-    print(json.dumps(as_json(result, words), indent=2) if arguments.json else trials_in_words(result, words))
+    print(json.dumps(fit_as_json(result, words), indent=2) if arguments.json else trials_in_words(result, words))
     if words is None:
         raise Failure(nothing_fits(result))

@@ -25,14 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     first, last = step_range(arguments.steps)
     from flaxformer_lite.run.recording import open_recording  # with JAX
-    from flaxformer_lite.tools.recorder.rows import as_json, in_full, row_in_words, rows_with_losses
+    from flaxformer_lite.tools.recorder.rows import in_full, row_as_json, row_in_words, rows_with_losses
     from flaxformer_lite.workdir import open_run
 
     with Progress() as progress:
         recording = open_recording(open_run(arguments.folder), progress)
     if recording.reached < last <= recording.config.train.steps:
         note(f"the run is known to have taken {recording.reached} steps: those after it are what it will read")
-    written = as_json if arguments.json else partial(in_full, recording) if arguments.text else row_in_words
+    written = row_as_json if arguments.json else partial(in_full, recording) if arguments.text else row_in_words
     for row, loss in rows_with_losses(recording, first, last, arguments.losses):
         print(written(row, loss))
 

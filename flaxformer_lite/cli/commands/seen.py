@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
         recording = open_recording(open_run(arguments.folder), progress)
         progress.update("looking for it")
         answer = look_for(recording, asked, arguments.text or "", train_alone=arguments.json)
-    tell(answer, recording, arguments.json)
+    print_sightings(answer, recording, arguments.json)
 
 
 def check_question(arguments: argparse.Namespace) -> None:
@@ -51,7 +51,7 @@ def check_question(arguments: argparse.Namespace) -> None:
         raise ValueError("give one of TEXT, --file with --line, and --pattern: they are different questions")
 
 
-def tell(answer: "Sightings", recording: "Recording", as_json: bool) -> None:
+def print_sightings(answer: "Sightings", recording: "Recording", as_json: bool) -> None:
     """Prints the records that were looked for: all of them as JSON, or the first ones in words."""
     if as_json:
         for record in answer.seen:

@@ -9,7 +9,7 @@ import importlib.util
 import os
 
 from flaxformer_lite.base.console import note
-from flaxformer_lite.cli.options import add_option, add_weights, chosen_engine, chosen_weights
+from flaxformer_lite.cli.options import add_option, add_weights, chosen_weights, typed_engine
 from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.tools.serve import Limits
 
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
         port=arguments.port,
         allowed_hosts=arguments.allow_host,
         weights=chosen_weights(arguments),
-        engine=chosen_engine(arguments),
+        engine=typed_engine(arguments),
         warm_up=arguments.warm_up,
         say=note,
     )

@@ -36,7 +36,7 @@ class TaskCommand:
     """The command of a task, as the files of `commands/` are: `add_arguments` and `run`."""
 
     def __init__(self, name: str) -> None:
-        module = importlib.import_module(f"{tasks.__name__}.{tasks.NAMES[name]}.lines")
+        module = importlib.import_module(f"{tasks.__name__}.{tasks.TASK_FOLDERS[name]}.lines")
         self.name = name
         self.lines: type[TaskLines[Any]] = module.Lines
 

@@ -82,9 +82,9 @@ def run_one(arguments: argparse.Namespace) -> None:
         return
     from flaxformer_lite.training.hooks import EachRow
     from flaxformer_lite.training.loop import train  # after the settings: a mistake in them needs no checkpoints
-    from flaxformer_lite.training.multihost.meeting import join
+    from flaxformer_lite.training.multihost.meeting import connect_processes
 
-    join(arguments.coordinator, arguments.num_processes, arguments.process_id, arguments.join_seconds)
+    connect_processes(arguments.coordinator, arguments.num_processes, arguments.process_id, arguments.join_seconds)
     if arguments.debug_step is None:
         hooks = [EachRow(lambda row: print(json.dumps(row), flush=True))] if arguments.json else []
         train(config, workdir, hooks, with_changes=arguments.continue_with_changes)

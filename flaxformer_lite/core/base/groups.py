@@ -3,12 +3,12 @@
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
-Key = TypeVar("Key", bound=Hashable)
+KeyT = TypeVar("KeyT", bound=Hashable)
 
 
-def groups_of(keys: Iterable[Key]) -> dict[Key, list[int]]:
+def groups_of(keys: Iterable[KeyT]) -> dict[KeyT, list[int]]:
     """Returns for each key the numbers of the things that have it, from 0; the keys in the order in which they come first."""
-    groups: dict[Key, list[int]] = {}
+    groups: dict[KeyT, list[int]] = {}
     for number, key in enumerate(keys):
         groups.setdefault(key, []).append(number)
     return groups

@@ -24,7 +24,7 @@ from flaxformer_lite.core.parallel.mesh import make_mesh, row_groups
 from flaxformer_lite.core.parallel.sharding import MESH_AXES, ROW_AXES, within_mesh
 from flaxformer_lite.core.placement.batches import InputBatch
 
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 
 
 class Prepared(NamedTuple):
@@ -78,18 +78,18 @@ class Placement:
 
     def map(
         self,
-        answer: Callable[[list[Prepared]], Iterable[Answer]],
+        answer: Callable[[list[Prepared]], Iterable[AnswerT]],
         prepared: Iterable[Prepared],
         activity: str,
         total: int,
         progress: ProgressCallback,
-    ) -> dict[int, Answer]:
+    ) -> dict[int, AnswerT]:
         """Returns the answer to each sequence of the batches, by its index.
 
         `answer` returns one answer for each row of the batches of a call; those of padding rows are dropped. `progress` receives
         the activity, the number of answers after each call, and `total`.
         """
-        answers: dict[int, Answer] = {}
+        answers: dict[int, AnswerT] = {}
         for call in self.calls(prepared):
             of_rows = list(answer(call))
             answers.update((i, of_rows[row]) for row, i in rows_of(call))

@@ -322,18 +322,20 @@ class Decoder:
             inputs = inputs._replace(terms=row_terms(forced, batch.rows, self.models[0].config.output_size))
             config = dataclasses.replace(config, beam_size=self.beams(room))
         settings = SearchSettings(config, self.max_new_tokens(batch.length), self.prompt_attention)
-        return with_numbers(inputs, [row.config for row in rows], keys), settings
+        return with_setting_numbers(inputs, [row.config for row in rows], keys), settings
 
 
-FACTORS = (1e-30, 1e30)
+FACTOR_RANGE = (1e-30, 1e30)
 """The smallest and the largest number of a compiled search: its products with logits are finite, and its inverse is above 0."""
 
 
-def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Key[Array, "B"] | None) -> SearchInputs:
+def with_setting_numbers(
+    inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Key[Array, "B"] | None
+) -> SearchInputs:
     """Returns the inputs of a search with the numbers of the settings of each row; padding rows have the last one's."""
     rows, penalties = len(inputs.tokens), [config.repetition_penalty for config in configs]
     if set(penalties) != {1.0}:
-        inputs = inputs._replace(repetition_penalty=row_numbers(np.clip(penalties, *FACTORS), rows))
+        inputs = inputs._replace(repetition_penalty=row_numbers(np.clip(penalties, *FACTOR_RANGE), rows))
     starts = [config.bos_id for config in configs if config.bos_id is not None]
     if len(starts) == len(configs):
         inputs = inputs._replace(start=row_numbers(starts, rows, np.int32))
@@ -343,8 +345,8 @@ def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Ke
     if keys is None:
         return inputs
     drawn = [config.sampling for config in configs if config.sampling is not None]
-    temperatures = np.clip([sampling.temperature for sampling in drawn], *FACTORS)
-    top_p = np.clip([sampling.top_p for sampling in drawn], *FACTORS)
+    temperatures = np.clip([sampling.temperature for sampling in drawn], *FACTOR_RANGE)
+    top_p = np.clip([sampling.top_p for sampling in drawn], *FACTOR_RANGE)
     min_p = np.array([sampling.min_p for sampling in drawn], jnp.result_type(float))
     # On the host: a compiled logarithm differs in the last bit from that of a constant.
     log_min_p = [math.log(p) if p else -math.inf for p in min_p]

@@ -386,7 +386,7 @@ class ChatTemplate:
         except MemoryError:
             raise
         except Exception as error:  # a program may raise anything
-            raise ValueError(f"the chat template refuses these messages: {in_one_line(error)}") from None
+            raise ValueError(f"the chat template refuses these messages: {short_message(error)}") from None
         if ESCAPED in text and ESCAPED not in given:  # a template that writes an object as Python does
             text = text.replace(ESCAPED, INERT)
         # No other program's model knows PLAIN_TEMPLATE, so the pieces of an answer can begin where those of its prompt end.
@@ -470,7 +470,7 @@ def compiled(source: str) -> jinja2.Template:
         raise
     except Exception as error:  # Jinja's, or one of Python's compiler
         line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
-        raise ValueError(f"the chat template cannot be compiled: {line}{in_one_line(error)}") from None
+        raise ValueError(f"the chat template cannot be compiled: {line}{short_message(error)}") from None
 
 
 def tagged(message: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -706,7 +706,7 @@ def renamed_tool(tool: Any, name: str) -> Any:
     return {**tool, "name": name}
 
 
-def in_one_line(error: Exception) -> str:
+def short_message(error: Exception) -> str:
     """Returns the message of an error, cut to 500 characters."""
     return " ".join(str(error).split())[:500] or type(error).__name__
 

@@ -68,14 +68,14 @@ class Questions(Record):
             raise ValueError(
                 f"the answers are {str(given)[:60]!r}: they must be a list, each with text and answer_start"
             )
-        return json.dumps(list(dict.fromkeys(place_of(answer, text) for answer in given)))
+        return json.dumps(list(dict.fromkeys(answer_span(answer, text) for answer in given)))
 
     @classmethod
     def reader(cls, tokenizers: Tokenizers, reading: Reading) -> Tokenizers:
         return QuestionTokenizers(tokenizers.source, tokenizers.target, reading.objective)
 
 
-def place_of(answer: Any, text: str) -> tuple[int, int]:
+def answer_span(answer: Any, text: str) -> tuple[int, int]:
     """Returns the place of an answer in a text. Raises: ValueError if it does not stand there."""
     said, start = (answer.get("text"), answer.get("answer_start")) if isinstance(answer, Mapping) else (answer, None)
     if not isinstance(said, str) or not said.strip():

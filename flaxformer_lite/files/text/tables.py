@@ -124,7 +124,7 @@ class DelimiterFit(NamedTuple):
     """The usual number of columns."""
 
 
-def fit(lines: Sequence[str], delimiter: str) -> DelimiterFit:
+def fit_of_delimiter(lines: Sequence[str], delimiter: str) -> DelimiterFit:
     whole = [line.replace("\r", " ") for line in lines]  # the csv module raises for one outside of quotes
     rows = csv_reader(whole, delimiter, strict=False)  # the last cell may be cut
     widths = Counter(len(cells) for cells in rows if any(cells))
@@ -136,7 +136,7 @@ def fit(lines: Sequence[str], delimiter: str) -> DelimiterFit:
 
 def best_delimiter(lines: Sequence[str]) -> str:
     """Returns the delimiter that gives most of the first lines of a CSV the same number of columns; "," if none does."""
-    return max(DELIMITERS, key=lambda delimiter: fit(lines, delimiter)[:2])
+    return max(DELIMITERS, key=lambda delimiter: fit_of_delimiter(lines, delimiter)[:2])
 
 
 def better_delimiter(lines: Sequence[str], chosen: str, least: int) -> str | None:
@@ -145,9 +145,9 @@ def better_delimiter(lines: Sequence[str], chosen: str, least: int) -> str | Non
     least: the number of columns that are needed. A single line with that many columns decides nothing.
     """
     best = best_delimiter(lines)
-    if best == chosen or fit(lines, best).share < EVEN:
+    if best == chosen or fit_of_delimiter(lines, best).share < EVEN:
         return None
-    return best if len(lines) > 1 or fit(lines, chosen).width < least else None
+    return best if len(lines) > 1 or fit_of_delimiter(lines, chosen).width < least else None
 
 
 class FileTable:

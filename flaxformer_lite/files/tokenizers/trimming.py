@@ -18,7 +18,7 @@ from flaxformer_lite.files.tokenizers.described import as_described
 from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.tokenizers.subwords import SentencePieceTokenizer
 
-LINES_AT_ONCE = 10_000
+LINES_READ_AT_ONCE = 10_000
 HELD_OUT = 10
 """Every tenth line is held out from the pieces that its own need is measured by."""
 SCRIPT_SHARE = 1e-3
@@ -65,7 +65,7 @@ def needed_by(tokenizer: JsonTokenizer, lines: Iterator[str]) -> TextNeeds:
     """Returns the need of the lines. Raises: ValueError if all are blank."""
     ids, missing, characters = set[int](), list[set[int]](), Counter[str]()
     lines, number = filter(str.strip, lines), 0
-    while batch := [*itertools.islice(lines, LINES_AT_ONCE)]:
+    while batch := [*itertools.islice(lines, LINES_READ_AT_ONCE)]:
         for row in tokenizer.encode_batch(batch):
             number += 1
             if number % HELD_OUT:

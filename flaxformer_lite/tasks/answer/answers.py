@@ -101,7 +101,7 @@ def best_answer(
     """Returns the best answer in a text whose tokens have these places, by the logits of its windows."""
     scores = dict[tuple[int, int], float]()
     for one, of_window in zip(windows, logits, strict=True):
-        for place, score in places(one, np.asarray(of_window, np.float64), objective.longest_answer):
+        for place, score in best_spans(one, np.asarray(of_window, np.float64), objective.longest_answer):
             scores[place] = max(score, scores.get(place, score))
     best = sorted(scores, key=lambda place: (-scores[place], place))[:COMPARED]
     none = min(float(np.sum(of_window[0], dtype=np.float64)) for of_window in logits)
@@ -116,7 +116,9 @@ def best_answer(
     return FoundAnswer(answer, start, start + len(answer), shares[0])
 
 
-def places(window: Window, logits: Float[np.ndarray, "T 2"], longest: int) -> Iterator[tuple[tuple[int, int], float]]:
+def best_spans(
+    window: Window, logits: Float[np.ndarray, "T 2"], longest: int
+) -> Iterator[tuple[tuple[int, int], float]]:
     """Yields the first and the last token of the best answers in a window, each with its score."""
     first, last = logits[window.before : window.before + window.size].T
     behind = np.append(last, np.full(longest, -np.inf))

@@ -40,12 +40,12 @@ class Lines(TaskLines["ClassPrediction"]):
             raise ValueError("--scores is for classes, but model.pooler.num_classes is 1, a regression: leave it out")
 
     def columns(self, model: "TextModel") -> Columns["ClassPrediction"]:
-        return {"scores": lambda one: as_json(one, one.scores)} if self.scores else self.of_best(model)
+        return {"scores": lambda one: probabilities_as_json(one, one.scores)} if self.scores else self.of_best(model)
 
     def of_best(self, model: "TextModel") -> Columns["ClassPrediction"]:
         """Returns the columns of an answer without the probabilities of all classes."""
         if model.config.objective.label_threshold is not None:
-            return {"labels": lambda one: as_json(one, one.labels)}
+            return {"labels": lambda one: probabilities_as_json(one, one.labels)}
         pooler = model.config.model.pooler
         if pooler is not None and pooler.num_classes == 1:
             return {"value": lambda one: f"{one.score:.6g}"}
@@ -56,6 +56,6 @@ class Lines(TaskLines["ClassPrediction"]):
         return texts[0] if len(texts) == 1 else (texts[0], texts[1])
 
 
-def as_json(answer: "ClassPrediction", names: Iterable[str]) -> str:
+def probabilities_as_json(answer: "ClassPrediction", names: Iterable[str]) -> str:
     """Returns the probabilities of some classes."""
     return json.dumps({name: round(answer.scores[name], 6) for name in names}, ensure_ascii=False)

@@ -8,9 +8,9 @@ from contextlib import suppress
 from flaxformer_lite.core.objectives import Classification, Regression
 from flaxformer_lite.core.objectives.classification import label_names
 from flaxformer_lite.files.records import Classes
-from flaxformer_lite.tasks.recipe import TEXTS, Examples, Recipe, poolers_of_texts, with_poolers
+from flaxformer_lite.tasks.recipe import TEXT_FIELDS, Examples, Recipe, poolers_of_texts, with_poolers
 
-PAIRS = (
+PAIR_FIELDS = (
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
     ("question1", "question2"),
@@ -20,7 +20,19 @@ PAIRS = (
     ("question", "passage"),
 )
 """Usual names of the fields of two texts."""
-LABELS = ("label", "labels", "class", "category", "target", "intent", "sentiment", "emotion", "topic", "genre", "stars")
+LABEL_FIELDS = (
+    "label",
+    "labels",
+    "class",
+    "category",
+    "target",
+    "intent",
+    "sentiment",
+    "emotion",
+    "topic",
+    "genre",
+    "stars",
+)
 NUMBERS = ("score", "rating", "similarity", "similarity_score", "value")
 """Usual names of the field of a label, and of a number."""
 MOST_CLASSES = 1_000
@@ -58,8 +70,8 @@ def recipe(examples: Examples) -> Recipe | None:
 
 def record_of(examples: Examples) -> Classes | None:
     """Returns the fields of the texts and of the labels; None if the rows have none."""
-    text, label = examples.first(TEXTS, str), examples.first((*LABELS, *NUMBERS), str, int, float, list)
-    texts = examples.texts or examples.all_of(PAIRS) or [name for name in [text] if name]
+    text, label = examples.first(TEXT_FIELDS, str), examples.first((*LABEL_FIELDS, *NUMBERS), str, int, float, list)
+    texts = examples.texts or examples.all_of(PAIR_FIELDS) or [name for name in [text] if name]
     labels = examples.labels or [name for name in [label] if name]
     others = examples.others(*texts, *labels)
     if labels and not texts and len(others) == 1 and examples.has(others[0], str):

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from flaxformer_lite.core.base.bounds import PositiveInt
 from flaxformer_lite.core.reading.heads import check_one_stack
-from flaxformer_lite.engine.heads import unit_length
+from flaxformer_lite.engine.heads import unit_vectors
 from flaxformer_lite.tasks.commands import use_command
 from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
@@ -62,7 +62,7 @@ class Embed(Task[str, Vector]):
     def answered(self, model: TextModel, asked: Sequence[str], report: Report) -> list[Vector]:
         before = self.before(model)
         vectors = model.predict("vectors", [before + text for text in asked], report)
-        return vectors if self.width is None or not vectors else list(unit_length(np.stack(vectors)[:, : self.width]))
+        return vectors if self.width is None or not vectors else list(unit_vectors(np.stack(vectors)[:, : self.width]))
 
     def sides(self, model: TextModel, sides: Sequence[Sequence[str]], report: Report) -> list[Float[np.ndarray, "N D"]]:
         """Returns the vectors of the texts of each side. Equal texts are read once, as those of the first line."""
@@ -100,7 +100,7 @@ class Compare(Task[tuple[str, str], float]):
 
     def answered(self, model: TextModel, asked: Sequence[tuple[str, str]], report: Report) -> list[float]:
         sides = [
-            unit_length(*embed.sides(model, [texts], report))
+            unit_vectors(*embed.sides(model, [texts], report))
             for embed, texts in zip(self.sides(model), zip(*asked, strict=True), strict=False)
         ]
         return np.einsum("ND,ND->N", *sides).tolist() if sides else []

@@ -49,7 +49,7 @@ class Lines(TaskLines["LabelledWords"]):
         return 0 if self.words else 1
 
     def columns(self, model: "TextModel") -> Columns["LabelledWords"]:
-        return {"entities": as_json} if self.format == "jsonl" else {}
+        return {"entities": entities_as_json} if self.format == "jsonl" else {}
 
     def read(self, texts: Sequence[str]) -> str | list[str]:
         """Returns the text of a line, or its words."""
@@ -66,7 +66,7 @@ class Lines(TaskLines["LabelledWords"]):
         return [*([" ".join(answer.text[one.start : one.end].split()), one.label] for one in answer.words), []]
 
 
-def as_json(answer: "LabelledWords") -> str:
+def entities_as_json(answer: "LabelledWords") -> str:
     """Returns a text with its entities."""
     spans = [
         {**span._asdict(), "score": round(span.score, 6), "text": answer.text[span.start : span.end]}

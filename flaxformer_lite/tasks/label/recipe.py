@@ -7,10 +7,10 @@ from flaxformer_lite.core.objectives.kinds import scheme_of
 from flaxformer_lite.core.reading.objectives import OUTSIDE
 from flaxformer_lite.files.records import Entities, Words
 from flaxformer_lite.files.records.words import in_scheme
-from flaxformer_lite.tasks.recipe import TEXTS, Examples, Recipe, poolers_of_tokens, with_poolers
+from flaxformer_lite.tasks.recipe import TEXT_FIELDS, Examples, Recipe, poolers_of_tokens, with_poolers
 
-WORDS = ("tokens", "words", "token", "word")
-LABELS = ("ner_tags", "tags", "labels", "ner", "label", "pos_tags", "pos", "upos")
+WORD_FIELDS = ("tokens", "words", "token", "word")
+WORD_LABEL_FIELDS = ("ner_tags", "tags", "labels", "ner", "label", "pos_tags", "pos", "upos")
 SPANS = ("spans", "entities", "label", "labels")
 """Usual names of the fields of words, of their labels, and of entities."""
 
@@ -44,10 +44,10 @@ def recipe(examples: Examples) -> Recipe | None:
 def record_of(examples: Examples) -> Words | Entities | None:
     """Returns the fields of the words or of the text, and of their labels; None if the rows have none."""
     texts, labels = (asked[0] if asked else None for asked in (examples.texts, examples.labels))
-    words, spans = texts or examples.first(WORDS, list), labels or examples.first(SPANS, list)
-    if words and examples.has(words, list) and (of_words := labels or examples.first(LABELS, list)):
+    words, spans = texts or examples.first(WORD_FIELDS, list), labels or examples.first(SPANS, list)
+    if words and examples.has(words, list) and (of_words := labels or examples.first(WORD_LABEL_FIELDS, list)):
         return Words(words=words, labels=of_words)
-    text = texts or examples.first(TEXTS, str)
+    text = texts or examples.first(TEXT_FIELDS, str)
     items = [item for value in examples.values(spans or "") if isinstance(value, list) for item in value]
     if text and spans and items and all(isinstance(item, dict | list) for item in items):
         return Entities(text=text, spans=spans)

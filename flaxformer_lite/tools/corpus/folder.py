@@ -60,10 +60,10 @@ class Piece:
 
     @property
     def name(self) -> str:
-        return name_of(self.index)
+        return piece_name(self.index)
 
 
-def name_of(index: int) -> str:
+def piece_name(index: int) -> str:
     return f"{index:07}"
 
 
@@ -90,7 +90,7 @@ class Corpus:
 
     def finished(self, index: int) -> tuple[dict[str, Any], bytes] | None:
         """Returns the record of a finished piece, `lines` and the digests `source` and `answers`, and its file; None of another."""
-        name = name_of(index)
+        name = piece_name(index)
         content, answers = self.place.read(f"{name}.json"), self.place.read(f"{name}{self.ending}")
         record = None if content is None else record_of(content, name)
         return None if record is None or answers is None else (record, answers)
@@ -127,7 +127,7 @@ class Corpus:
         is_written = False
         while not is_written:
             with self.place.claim(MANIFEST, wait=True), contextlib.suppress(ConflictError):
-                before = read_manifest(self.folder, self.place)
+                before = read_corpus_manifest(self.folder, self.place)
                 if not before and self.place.names():
                     raise ValueError(
                         f"{self.folder} holds files but no {MANIFEST}.json: choose a new or an empty folder as -o"
@@ -174,7 +174,7 @@ class Corpus:
 
     def missing(self) -> list[int]:
         """Returns the pieces that no process has finished. Raises: ValueError if their number is not known."""
-        number = read_manifest(self.folder, self.place).get("number_of_pieces")
+        number = read_corpus_manifest(self.folder, self.place).get("number_of_pieces")
         if number is None:
             raise ValueError(
                 f"{self.folder}: no process has read the input to its end: start the command with its FILEs again"
@@ -195,7 +195,7 @@ def record_of(content: bytes, name: str) -> dict[str, Any] | None:
     return None
 
 
-def read_manifest(folder: Path | str, place: CorpusFiles) -> dict[str, Any]:
+def read_corpus_manifest(folder: Path | str, place: CorpusFiles) -> dict[str, Any]:
     """Returns the facts of a folder; {} if it has no manifest. Raises: ValueError if the manifest is damaged."""
     count, name = int | None, f"{MANIFEST}.json"
     content = place.read(name)

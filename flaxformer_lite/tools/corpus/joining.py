@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.tools.corpus.folder import Corpus, content_of, digest, name_of, read_manifest
+from flaxformer_lite.tools.corpus.folder import Corpus, content_of, digest, piece_name, read_corpus_manifest
 from flaxformer_lite.tools.corpus.places import ANSWERS, place_of
 
 SHOWN = 10
@@ -17,13 +17,13 @@ def join(folder: Path | str) -> str:
 
     Raises: ValueError if a piece is missing or damaged.
     """
-    facts = read_manifest(folder, place_of(folder))
+    facts = read_corpus_manifest(folder, place_of(folder))
     if not facts:
         raise ValueError(f"{folder} has no corpus.json: give the folder of -o of an earlier start")
     corpus = Corpus(folder, facts["ending"])
     missing = corpus.missing()
     if missing:
-        names = ", ".join(map(name_of, missing[:SHOWN])) + (", …" if missing[SHOWN:] else "")
+        names = ", ".join(map(piece_name, missing[:SHOWN])) + (", …" if missing[SHOWN:] else "")
         raise ValueError(
             f"{folder} lacks {len(missing):,} of {facts['number_of_pieces']:,} pieces: {names}; start the command with its "
             "FILEs again"
@@ -43,7 +43,7 @@ def checked(corpus: Corpus, facts: Mapping[str, Any]) -> Iterator[bytes]:
         finished = corpus.finished(index)
         if finished is None or digest(finished[1]) != finished[0]["answers"]:
             raise ValueError(
-                f"{corpus.answers(name_of(index))} is not as it was written: delete it, start the command with its FILEs, and "
+                f"{corpus.answers(piece_name(index))} is not as it was written: delete it, start the command with its FILEs, and "
                 "join again"
             )
         sources.append(finished[0]["source"])

@@ -5,7 +5,7 @@ from flaxformer_lite.files.records import Conversations, Pairs
 from flaxformer_lite.tasks.recipe import Examples, Recipe
 
 MESSAGES = ("messages", "conversations", "conversation")
-PAIRS = (
+CHAT_FIELDS = (
     ("instruction", "output"),
     ("instruction", "response"),
     ("prompt", "completion"),
@@ -40,5 +40,5 @@ def record_of(examples: Examples) -> Conversations | Pairs | None:
         return None  # fields that are named are those of other tasks, unless this one is named too
     if messages := named[0] if len(named) == 1 else examples.first(MESSAGES, list):
         return Conversations(messages=messages)
-    pair = named or examples.all_of(PAIRS)
+    pair = named or examples.all_of(CHAT_FIELDS)
     return Pairs(source=pair[0], target=pair[1], input=examples.first(["input"], str)) if pair else None

@@ -23,13 +23,13 @@ from flaxformer_lite.files.records.base import BLANK
 from flaxformer_lite.files.records.words import spelled_list
 from flaxformer_lite.files.text.files import file_versions
 from flaxformer_lite.files.text.tables import CONTAINERS, container, open_table
-from flaxformer_lite.tools.search.folder import CORPUS, file_of, judgements_of, read_folder
+from flaxformer_lite.tools.search.folder import CORPUS, file_of, judgements_of, read_search_folder
 
 FIRST_ROWS = 100
 """Rows that decide on the names and kinds of the fields."""
 HUB_NAME = re.compile(r"(.+?)(?::([\w.-]+))?(?:@(.+))?")
 """NAME[:CONFIG][@SPLIT]."""
-Rows = str | Path | Iterable[Mapping[str, Any]]
+RowsOrName = str | Path | Iterable[Mapping[str, Any]]
 """A file or a data set by its name; or rows: dicts, a table of pandas, a `datasets.Dataset`."""
 JUDGED = {"train": "train", "eval": "dev", "test": "test"}
 """The judgements in the folder of a search that are rows of each part of the data."""
@@ -45,7 +45,7 @@ class WholeRow(Record):
         return row
 
 
-class Opened(NamedTuple):
+class OpenedData(NamedTuple):
     """Some data: its first rows, and how all of it is read."""
 
     rows: Sequence[Mapping[str, Any]]
@@ -54,7 +54,7 @@ class Opened(NamedTuple):
     versions: list[str] | None
 
 
-def opened(name: str, columns: Sequence[str] = ()) -> Opened:
+def open_data(name: str, columns: Sequence[str] = ()) -> OpenedData:
     """Returns the data of a name.
 
     columns: fields that were asked for. Numbers are numbers of columns: a table is then read without a header.
@@ -69,7 +69,7 @@ def opened(name: str, columns: Sequence[str] = ()) -> Opened:
     if kind is CoNLL:
         first = itertools.islice(CoNLL(path=name).stream(), 1)
         rows = [{"tokens": [pair.target], "labels": ["O"]} for pair in first]
-        return Opened(rows, lambda record: CoNLL(path=name), file_versions(name))
+        return OpenedData(rows, lambda record: CoNLL(path=name), file_versions(name))
     if kind is not None:
         return opened_by(lambda record: kind(path=name, record=record))
     if not (is_hub or Path(name).is_dir()):
@@ -85,7 +85,7 @@ def opened(name: str, columns: Sequence[str] = ()) -> Opened:
         raise ValueError(f"there is no file {name} here, and as a data set of the hub: {error}") from None
 
 
-def opened_by(source: Callable[[Any], Any]) -> Opened:
+def opened_by(source: Callable[[Any], Any]) -> OpenedData:
     """Returns the data of a source of records."""
     reading = source(WholeRow())
     rows = [row for _, _, row in itertools.islice(reading.asked(), FIRST_ROWS) if row is not BLANK]
@@ -96,10 +96,10 @@ def opened_by(source: Callable[[Any], Any]) -> Opened:
             raise ValueError(
                 f"{reading.path}: row {number} is {str(row)[:60]!r}: each row must be one object with fields"
             )
-    return Opened(rows, source, reading.versions())
+    return OpenedData(rows, source, reading.versions())
 
 
-def opened_table(name: str, header: bool) -> Opened:
+def opened_table(name: str, header: bool) -> OpenedData:
     """Returns the data of a table."""
     _, lines = next(read_files(name))
     table = open_table(lines, name, header=header)
@@ -112,7 +112,7 @@ def opened_table(name: str, header: bool) -> Opened:
             return TSV(path=name, header=header, record=record)
         return CSV(path=name, header=header, delimiter=table.form.delimiter, record=record)
 
-    return Opened(rows[:FIRST_ROWS], source, file_versions(name))
+    return OpenedData(rows[:FIRST_ROWS], source, file_versions(name))
 
 
 def cell(text: str) -> str | list[Any]:
@@ -128,7 +128,7 @@ def by_number(record: Any) -> Any:
     return dataclasses.replace(record, **numbers)
 
 
-def as_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+def as_json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
     """Returns rows from Python as JSON lines.
 
     Raises: ValueError for anything but dicts, a table of pandas or a `datasets.Dataset`.
@@ -144,11 +144,11 @@ def as_lines(rows: Iterable[Mapping[str, Any]]) -> str:
         filled = {
             name: None if not hasattr(value, "__len__") and value != value else value for name, value in row.items()
         }
-        lines.append(json.dumps(with_class_names(filled, features), ensure_ascii=False, default=as_json) + "\n")
+        lines.append(json.dumps(with_class_names(filled, features), ensure_ascii=False, default=json_value) + "\n")
     return "".join(lines)
 
 
-def as_json(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Returns an array as a list, and any other value that JSON lacks, such as a date, as a text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
@@ -168,7 +168,7 @@ def search_rows(folder: str) -> dict[str, list[dict[str, Any]]]:
     rows = dict[str, list[dict[str, Any]]]()
     for name, split in JUDGED.items():
         if judgements_of(folder, split).is_file():
-            read = read_folder(folder, split)
+            read = read_search_folder(folder, split)
             of_query = {query: sorted(judged.items()) for query, judged in read.judgements.items()}
             rows[name] = [
                 {

@@ -24,7 +24,7 @@ from flaxformer_lite.tasks.recipe import Examples, Recipe
 from flaxformer_lite.tools.fit import chat
 from flaxformer_lite.tools.fit.choosing import chosen, tell_classes
 from flaxformer_lite.tools.fit.confusion import confusion_once
-from flaxformer_lite.tools.fit.data import Opened, Rows, as_lines, opened, search_rows
+from flaxformer_lite.tools.fit.data import OpenedData, RowsOrName, as_json_lines, open_data, search_rows
 from flaxformer_lite.tools.making.finishing import exported_once, report_once, scored_once
 from flaxformer_lite.tools.making.starting import is_begun, run_path, tell_continued
 from flaxformer_lite.tools.making.timing import deadline_of
@@ -35,12 +35,12 @@ CONFUSION = "evaluations/test-confusion.json"
 
 def fit(
     model: str,
-    data: Rows,
+    data: RowsOrName,
     output: str | Path,
     *,
     task: str | None = None,
-    eval: Rows | None = None,
-    test: Rows | None = None,
+    eval: RowsOrName | None = None,
+    test: RowsOrName | None = None,
     text: Sequence[str] = (),
     label: Sequence[str] = (),
     hours: float | None = None,
@@ -71,13 +71,13 @@ def fit(
     deadline = deadline_of(hours)
     output, words = Path(output), shlex.split(as_options(settings)) if isinstance(settings, Mapping) else [*settings]
     judged = search_rows(str(data)) if isinstance(data, str | Path) else {}
-    given: dict[str, Rows] = {
+    given: dict[str, RowsOrName] = {
         **judged,
         **{name: one for name, one in {"eval": eval, "test": test}.items() if one is not None},
     }
     given.setdefault("train", data)
-    lines = {name: as_lines(rows) for name, rows in given.items() if not isinstance(rows, str | Path)}
-    read = {name: opened(str(rows), (*text, *label)) for name, rows in given.items() if name not in lines}
+    lines = {name: as_json_lines(rows) for name, rows in given.items() if not isinstance(rows, str | Path)}
+    read = {name: open_data(str(rows), (*text, *label)) for name, rows in given.items() if name not in lines}
     versions = {name: [text_digest(lines[name])] if name in lines else read[name].versions for name in given}
     asked = {
         "model": model,
@@ -100,7 +100,7 @@ def fit(
             path = rows_file(output, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, some)
-            read[name] = opened(str(path))
+            read[name] = open_data(str(path))
         sources = [read[name].source for name in SPLITS if name in read]
         config = prepared(model, read, Examples(read["train"].rows, sources, task, text, label), words, deadline)
         made_of.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def fit(
         note(f"{output} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
         return run
     scores = scored_once(run, tested, {}, ["export", CONFUSION])
-    tell(f"{in_words(scores, config.train.best_metric)}  ({len(tested.pairs):,} rows held out)")
+    tell(f"{scores_in_words(scores, config.train.best_metric)}  ({len(tested.pairs):,} rows held out)")
     if getattr(run.config.objective, "labels", None) == "one":
         confusion_once(run, tested.pairs, output / CONFUSION, tell)
     exported = exported_once(output / "export", lambda folder: export_hf(output, folder), "Hugging Face")
@@ -129,7 +129,7 @@ def fit(
     return run
 
 
-def in_words(scores: Mapping[str, Any], best_metric: str) -> str:
+def scores_in_words(scores: Mapping[str, Any], best_metric: str) -> str:
     """Returns the figures of all rows, the metric of the best step first; those of one type of entity (`f1_PER`) are left out."""
     names = [name for name, value in scores.items() if isinstance(value, float)]
     of_all = [name for name in names if not any(name.startswith(f"{other}_") for other in names)]
@@ -143,7 +143,7 @@ def rows_file(output: Path, name: str) -> Path:
 
 def prepared(
     model: str,
-    read: Mapping[str, Opened],
+    read: Mapping[str, OpenedData],
     examples: Examples,
     words: Sequence[str],
     deadline: float | None,

@@ -11,7 +11,7 @@ from flaxformer_lite.base import hardware
 from flaxformer_lite.base.hardware import NvidiaGPU
 from flaxformer_lite.base.remote_files import describe_error
 from flaxformer_lite.core.base.accelerators import AMPERE
-from flaxformer_lite.engine.exports import MOST_BYTES, cache, size
+from flaxformer_lite.engine.exports import MOST_CACHE_BYTES, bytes_in, cache
 from flaxformer_lite.engine.rules import INSTALL
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
@@ -147,7 +147,9 @@ def diagnosis(facts: Facts) -> list[str]:
         *(("JAX uses", describe_device(device)) for device in facts.devices),
     ]
     if facts.exports:
-        rows.append(("exports", f"{facts.exports / 2**30:.1f} GiB in {cache()}, of {MOST_BYTES / 2**30:.0f} at most"))
+        rows.append(
+            ("exports", f"{facts.exports / 2**30:.1f} GiB in {cache()}, of {MOST_CACHE_BYTES / 2**30:.0f} at most")
+        )
     lines = [f"{name:<20} {value}" for name, value in rows]
     for gpu in dict.fromkeys(facts.gpus):
         if gpu.compute_capability and float(gpu.compute_capability) < AMPERE:
@@ -192,7 +194,7 @@ def collect() -> Facts:
         "gpus": gpus,
         "bfloat16": hardware.multiplies_bfloat16(),
         "tpu": tpu,
-        "exports": size(cache()),
+        "exports": bytes_in(cache()),
     }
     try:
         import jax

@@ -14,7 +14,7 @@ from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems
 from flaxformer_lite.run.description import describe_run as describe_run
 from flaxformer_lite.workdir import (
     RunFolder,
-    abstract_params,
+    abstract_saved_params,
     open_checkpoints,
     open_run,
     parameter_digest,
@@ -34,7 +34,7 @@ def describe(path: str, weights: str = "last", step: int | None = None) -> dict[
             shown, params = restore_weights(checkpoints, config, weights, step)
         else:
             folder.check_nothing_lost()  # then the run has just begun
-            params = abstract_params(config)
+            params = abstract_saved_params(config)
         best = checkpoints.best()
         listed = [{"step": s, "metrics": checkpoints.metrics(s), "best": s == best} for s in checkpoints.steps()]
     parameters = [

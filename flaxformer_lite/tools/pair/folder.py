@@ -109,7 +109,7 @@ def languages(files: Sequence[str]) -> list[str]:
     return ends if named else ["source", "target"]
 
 
-def divide(
+def divide_pairs(
     pairs: Sequence[Pair],
     mono: Sequence[str],
     asked: Mapping[str, Any],

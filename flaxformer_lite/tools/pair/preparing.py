@@ -11,7 +11,7 @@ from flaxformer_lite.files.data import Mixture, ParallelText
 from flaxformer_lite.files.text.files import file_versions
 from flaxformer_lite.tools.making.starting import is_begun, tell_continued
 from flaxformer_lite.tools.pair.cleaning import OF_ANSWERS, RULES
-from flaxformer_lite.tools.pair.folder import divide, languages, parallel, read_lines, read_pairs
+from flaxformer_lite.tools.pair.folder import divide_pairs, languages, parallel, read_lines, read_pairs
 from flaxformer_lite.tools.pair.models import NO_MODELS, Models
 from flaxformer_lite.tools.pair.recipe import check_time, choose_config
 from flaxformer_lite.tools.pair.teaching import taught_pairs
@@ -45,7 +45,7 @@ def prepare(
         pairs, mono = read_pairs(files, columns), [line for file in models.mono for line in mono_lines(file)]
         check_time(len(pairs) + len(mono), deadline)
         models.check()
-        divide(pairs, mono, asked, off, ends, data, models.rated_rules())
+        divide_pairs(pairs, mono, asked, off, ends, data, models.rated_rules())
     if not (output / "config.json").is_file():
         config = chosen_config(off, output, deadline, models, engine)
         write_whole(output / "config.json", to_json(config))

@@ -111,7 +111,7 @@ def at_length(task: SearchTask, inputs: SearchInputs, state: Any) -> list[Any]:
     return [grown(search.capacity(inputs, task.settings, steps)) for steps in stages(most)[-2:]]
 
 
-Figures = dict[Any, Any]
+SearchFigures = dict[Any, Any]
 """Figures of a search on one device by name, and those of an `Exchange` by its kind, its axes, and whether it is hidden. `prefill`,
 `growth` and `step`: the bytes that these need beside the weights."""
 PARTS = {"prefill": "prefill", "growth": "growth of the cache", "step": "step"}
@@ -140,9 +140,9 @@ def prefill_bytes(task: SearchTask) -> float:
     return compile_beside(lowered, task.inputs)[1] - shard_bytes(started(task))
 
 
-def step_figures(task: SearchTask, slice_: Slice) -> Figures:
+def step_figures(task: SearchTask, slice_: Slice) -> SearchFigures:
     """Returns the compiler's figures of the growth of the cache and of a step. Raises: Refused."""
-    search, settings, (inputs, state), figures = task.decoder.search, task.settings, started(task), Figures()
+    search, settings, (inputs, state), figures = task.decoder.search, task.settings, started(task), SearchFigures()
     *shorter, full = at_length(task, inputs, state)
     for short in shorter:
         capacity = search.capacity(inputs, settings, settings.max_new_tokens)
@@ -155,7 +155,7 @@ def step_figures(task: SearchTask, slice_: Slice) -> Figures:
     return figures | sum_collectives(step, task.mesh, slice_)
 
 
-def added_figures(task: SearchTask) -> Figures:
+def added_figures(task: SearchTask) -> SearchFigures:
     """Returns the bytes that can be added up without a compiler; a step has room for 3 times its logits, as in `device_groups`."""
     decoder, beams = task.decoder, task.settings.config.beam_size
     *shorter, full = at_length(task, *started(task))
@@ -164,7 +164,7 @@ def added_figures(task: SearchTask) -> Figures:
     return figures | ({"growth": shard_bytes((*shorter, full))} if shorter else {})
 
 
-def figures_of(config: Config, work: Workload, mesh: Mesh, slice_: Slice | None, deepest: int) -> Figures:
+def figures_of(config: Config, work: Workload, mesh: Mesh, slice_: Slice | None, deepest: int) -> SearchFigures:
     """Returns the figures of a search, by a compiler if there is a slice. Raises: Refused."""
     task, layers = search_task(config, work, mesh), config.model.num_decoder_layers
     if slice_ is None:
@@ -261,7 +261,7 @@ def decode_plan(
     work = workload(config, source_length, rows, weights_dtype)
     placement = device_groups(work, mesh, devices, memory)
     on = placement.mesh or make_mesh(MeshConfig(), devices)
-    task, figures, refusal = search_task(config, work, on), Figures(), None
+    task, figures, refusal = search_task(config, work, on), SearchFigures(), None
     try:
         figures = figures_of(config, work, on, slice_, deepest)
     except Refused as error:

@@ -14,10 +14,10 @@ import jax
 from jax.experimental import topologies
 
 from flaxformer_lite.core.base.accelerators import PEAK_FLOPS
+from flaxformer_lite.core.search.devices import GIB
 
 # Chips ------------------------------------------------------------------------------------------------------------------
 
-GIB = 2**30
 
 Coordinates = tuple[int, ...]
 

@@ -24,7 +24,7 @@ def rows_with_losses(
             yield row, None if loss_of is None else loss_of(row.example)
 
 
-def as_json(row: RecordedRow, loss: float | None = None) -> str:
+def row_as_json(row: RecordedRow, loss: float | None = None) -> str:
     """Returns a row with its arrays."""
     names = ("step", "batch", "epoch", "row", "source", "target", "arrays")
     values = {name: getattr(row, name) for name in names} | {"records": [place._asdict() for place in row.places]}

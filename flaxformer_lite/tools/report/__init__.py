@@ -5,6 +5,6 @@ makes the page's parts of them, and `page.py` the page, from the template `page.
 """
 
 from flaxformer_lite.tools.report.page import write_charts, write_page, write_png
-from flaxformer_lite.tools.report.tabs import Figures, ReportContent, make_report
+from flaxformer_lite.tools.report.tabs import Charts, ReportContent, make_report
 
-__all__ = ["Figures", "ReportContent", "make_report", "write_charts", "write_page", "write_png"]
+__all__ = ["Charts", "ReportContent", "make_report", "write_charts", "write_page", "write_png"]

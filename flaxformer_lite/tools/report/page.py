@@ -9,7 +9,7 @@ import numpy as np
 
 from flaxformer_lite.base.atomic_files import atomic_write, write_whole
 from flaxformer_lite.core.base.progress import ProgressCallback
-from flaxformer_lite.tools.pages import STYLE, digest, resource
+from flaxformer_lite.tools.pages import STYLE, policy_digest, resource
 from flaxformer_lite.tools.report.plots import Chart, altair, attention_map
 from flaxformer_lite.tools.report.tabs import ReportContent
 
@@ -19,7 +19,7 @@ PNG_DENSITY = 144
 
 def write_page(report: ReportContent, path: Path) -> None:
     """Writes the page, completely or not at all. Raises: ValueError if the extra `report` is not installed."""
-    write_whole(path, page(report, chart_library()))
+    write_whole(path, report_page(report, chart_library()))
 
 
 def write_png(chart: Chart, path: Path) -> None:
@@ -50,7 +50,7 @@ def chart_library() -> str:
     return vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # only its stub wants a snippet
 
 
-def page(report: ReportContent, library: str) -> str:
+def report_page(report: ReportContent, library: str) -> str:
     """Returns the page. Texts of runs are escaped, and a browser runs no script but the two whose digests the page names."""
     from jinja2 import Environment
     from markupsafe import Markup
@@ -68,7 +68,7 @@ def page(report: ReportContent, library: str) -> str:
         sentences=[sentence.packed() for sentence in report.attention],
         style=Markup(STYLE + resource(__package__, "page.css")),
         scripts=[Markup(script) for script in scripts],
-        digests=[digest(script) for script in scripts],
+        digests=[policy_digest(script) for script in scripts],
     )
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from flaxformer_lite.core.base.suggest import suggest
 from flaxformer_lite.run import AttentionWeights, Run, load
-from flaxformer_lite.run.attention import Kind, attention_axes
+from flaxformer_lite.run.attention import AttentionKind, attention_axes
 from flaxformer_lite.run.description import run_names
 from flaxformer_lite.tools.report.facts import evenly, text_lengths
 from flaxformer_lite.workdir import RunFolder, open_run
@@ -228,7 +228,7 @@ def plot_attention(
     source: str,
     target: str | None = None,
     *,
-    kind: Kind | None = None,
+    kind: AttentionKind | None = None,
     layer: int | None = None,
     head: int | None = None,
 ) -> Chart:
@@ -254,7 +254,9 @@ def plot_lengths(run: Run | str | Path) -> Chart:
     return histogram("lengths of training texts", lengths.counts, "tokens")
 
 
-def attention_chart(weights: AttentionWeights, kind: Kind | None, layer: int | None, head: int | None) -> Chart:
+def attention_chart(
+    weights: AttentionWeights, kind: AttentionKind | None, layer: int | None, head: int | None
+) -> Chart:
     """Returns the map of one layer and head; by default of the last layer, with the mean of its heads.
 
     Raises: ValueError if the model has no such attention, layer or head.

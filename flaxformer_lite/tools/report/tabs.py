@@ -16,7 +16,7 @@ from jaxtyping import Float
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.run import AttentionWeights, load
-from flaxformer_lite.run.attention import Kind, attention_axes, own_targets
+from flaxformer_lite.run.attention import AttentionKind, attention_axes, own_targets
 from flaxformer_lite.run.description import describe_stacks, run_names
 from flaxformer_lite.run.recording import open_recording
 from flaxformer_lite.tools.recorder.rerun import row_loss
@@ -26,7 +26,7 @@ from flaxformer_lite.tools.report.plots import Chart, attention_chart, piece_lab
 from flaxformer_lite.tools.report.scores import ReportTable, score_tables, shown, significance_tables
 from flaxformer_lite.workdir import open_run
 
-Figures = dict[str, Chart]
+Charts = dict[str, Chart]
 """Charts by their names, which are unique on the page."""
 
 MOST_SENTENCES = 3
@@ -62,11 +62,11 @@ class ReportContent:
     title: str
     runs: list[dict[str, str]]
     """For each run its name, its folder and a line on what it is."""
-    curves: Figures = field(default_factory=dict)
+    curves: Charts = field(default_factory=dict)
     tables: list[ReportTable] = field(default_factory=list)
     translations: list[ReportTable] = field(default_factory=list)
     attention: list[Attended] = field(default_factory=list)
-    data: Figures = field(default_factory=dict)
+    data: Charts = field(default_factory=dict)
     recorded: list[ReportTable] = field(default_factory=list)
     """Near duplicates of the evaluation data, and the rows of batches whose loss was a spike."""
     settings: list[dict[str, Any]] = field(default_factory=list)
@@ -76,12 +76,12 @@ class ReportContent:
     notes: dict[str, list[str]] = field(default_factory=dict)
     """By tab the parts that could not be made, and why."""
 
-    def add_recorded(self, charts: Figures, tables: Sequence[ReportTable]) -> None:
+    def add_recorded(self, charts: Charts, tables: Sequence[ReportTable]) -> None:
         """Adds parts that the flight recorder has made."""
         self.data.update(charts)
         self.recorded.extend(tables)
 
-    def figures(self) -> Figures:
+    def figures(self) -> Charts:
         """Returns every chart, for files."""
         charts = {**self.curves, **self.data}
         for number, sentence in enumerate(self.attention, 1):
@@ -143,7 +143,7 @@ def run_line(run: RunFacts) -> str:
     return f"{describe_stacks(model)}, d_model {model.d_model}; {trained}"
 
 
-def curve_charts(runs: Sequence[RunFacts]) -> Figures:
+def curve_charts(runs: Sequence[RunFacts]) -> Charts:
     """Returns for each metric the curves of all runs that have it."""
     curves_of_metrics = plots.curves_of({run.name: run.rows for run in runs})
     return {metric: plots.line_chart(metric, curves) for metric, curves in curves_of_metrics.items()}
@@ -164,7 +164,7 @@ def translation_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
     ]
 
 
-def data_charts(run: RunFacts) -> Figures:
+def data_charts(run: RunFacts) -> Charts:
     """Returns the lengths of training texts and the padding of their batches."""
     config = run.config
     if config.data.tokenizer is None:
@@ -213,7 +213,7 @@ def change_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
 # Attention -----------------------------------------------------------------------------------------------------------
 
 
-def packed(weights: AttentionWeights, kind: Kind) -> dict[str, Any]:
+def packed(weights: AttentionWeights, kind: AttentionKind) -> dict[str, Any]:
     """Returns the labels, sizes and weights of one attention."""
     array: Float[np.ndarray, "L N T S"] = getattr(weights, kind)
     queries, keys = attention_axes(weights, kind)

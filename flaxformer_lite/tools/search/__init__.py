@@ -3,7 +3,7 @@
 `folder.py` has the files, `searching.py` the search and its figures, `mining.py` the negatives.
 """
 
-from flaxformer_lite.tools.search.folder import SearchFolder, read_folder, read_results, write_results
+from flaxformer_lite.tools.search.folder import SearchFolder, read_results, read_search_folder, write_results
 from flaxformer_lite.tools.search.mining import Mining, mine
 from flaxformer_lite.tools.search.searching import evaluate_search, save_search, search_report
 
@@ -12,8 +12,8 @@ __all__ = [
     "SearchFolder",
     "evaluate_search",
     "mine",
-    "read_folder",
     "read_results",
+    "read_search_folder",
     "save_search",
     "search_report",
     "write_results",

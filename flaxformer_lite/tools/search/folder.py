@@ -42,7 +42,7 @@ def judgements_of(folder: str | Path, split: str) -> Path:
     return file_of(folder, f"qrels/{split}.tsv")
 
 
-def read_folder(folder: str | Path, split: str = "test") -> SearchFolder:
+def read_search_folder(folder: str | Path, split: str = "test") -> SearchFolder:
     """Reads a folder with the judgements of a split.
 
     Raises: ValueError with file, line and remedy for anything that is not as above.

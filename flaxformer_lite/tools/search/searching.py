@@ -12,7 +12,7 @@ from jaxtyping import Float
 from flaxformer_lite.base.console import Progress, counted, note, one_of_each, warn
 from flaxformer_lite.core.retrieval.nearest import NO_DOCUMENT, Nearest, NearestSearch
 from flaxformer_lite.core.retrieval.ranking import mean_figures
-from flaxformer_lite.engine.heads import unit_length
+from flaxformer_lite.engine.heads import unit_vectors
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.scoring import save_scores
 from flaxformer_lite.tools.search.folder import Results, SearchFolder, write_results
@@ -105,7 +105,7 @@ def nearest_documents(
     report: further arguments of `Run.embed`.
     """
     of_queries, of_documents = run.config.objective.side_prompts
-    vectors = unit_length(run.embed(queries, prompt=of_queries, **report))
+    vectors = unit_vectors(run.embed(queries, prompt=of_queries, **report))
     chunks = vector_chunks(run, documents, progress, prompt=of_documents, **report)
     return NearestSearch(most, run.placement).search(vectors, chunks), vectors
 
@@ -130,7 +130,7 @@ def vector_chunks(
     """Yields the vectors of the texts, of length 1, while they are made."""
     for start in range(0, len(texts), EMBEDDED_AT_ONCE):
         progress.of("embedding documents", start, len(texts))
-        yield unit_length(run.embed(texts[start : start + EMBEDDED_AT_ONCE], **report))
+        yield unit_vectors(run.embed(texts[start : start + EMBEDDED_AT_ONCE], **report))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from flaxformer_lite.run import Run
-from flaxformer_lite.tools.pages import STYLE, digest, resource
+from flaxformer_lite.tools.pages import STYLE, policy_digest, resource
 from flaxformer_lite.tools.serve.endpoints import Endpoints
 from flaxformer_lite.tools.serve.guard import Guard
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
@@ -54,21 +54,21 @@ def make_app(
 
 
 @functools.cache
-def page() -> tuple[str, str]:
+def server_page() -> tuple[str, str]:
     """Returns the page, and the content security policy of its response: no other script runs, and nothing else is loaded."""
     script = resource("flaxformer_lite.tools.serve", "page.js")
     style = STYLE + resource("flaxformer_lite.tools.serve", "page.css")
     text = resource("flaxformer_lite.tools.serve", "page.html")
     policy = (
-        f"default-src 'none'; img-src data:; connect-src 'self'; style-src '{digest(style)}'; script-src '{digest(script)}'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; img-src data:; connect-src 'self'; style-src '{policy_digest(style)}'; "
+        f"script-src '{policy_digest(script)}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return text.replace("/*style*/", style).replace("/*script*/", script), policy
 
 
 async def show_page(request: Request) -> Response:
     """The page to try the runs."""
-    text, policy = page()
+    text, policy = server_page()
     return HTMLResponse(text, headers={"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"})
 
 

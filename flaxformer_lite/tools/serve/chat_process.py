@@ -24,7 +24,7 @@ SECONDS = 10.0
 """The time that a template may take."""
 MEMORY = 512 * 2**20
 """The memory that a template may take, in bytes."""
-MOST_BYTES = 4 * 2**20
+MOST_PROMPT_BYTES = 4 * 2**20
 """The largest prompt."""
 ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "TZ", "LANG", "LC_ALL")
 """Variables that the process gets. The others may hold secrets."""
@@ -107,7 +107,7 @@ class ChatProcess:
         self.stop()
 
 
-def answer(asked: Mapping[str, Any]) -> dict[str, str]:
+def rendered(asked: Mapping[str, Any]) -> dict[str, str]:
     """Returns the prompt as `text`, or the reason of its refusal as `error`. A request without messages compiles only."""
     template = ChatTemplate(**asked["template"])
     try:
@@ -122,8 +122,8 @@ def answer(asked: Mapping[str, Any]) -> dict[str, str]:
     size = len(text.encode())
     return (
         {"text": text}
-        if size <= MOST_BYTES
-        else {"error": f"the chat template writes {size:,} bytes, more than {MOST_BYTES:,}"}
+        if size <= MOST_PROMPT_BYTES
+        else {"error": f"the chat template writes {size:,} bytes, more than {MOST_PROMPT_BYTES:,}"}
     )
 
 
@@ -138,7 +138,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, asked["seconds"])  # ends the process, also in Python's own C code
-        reply = json.dumps(answer(asked))
+        reply = json.dumps(rendered(asked))
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.stdout.write(reply + "\n")
         sys.stdout.flush()

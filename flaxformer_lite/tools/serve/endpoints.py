@@ -26,7 +26,7 @@ from flaxformer_lite.tools.serve.runs import ServedRun, WrittenText
 from flaxformer_lite.tools.serve.service import Service, event
 from flaxformer_lite.tools.serve.worker import Job
 
-Kind = Literal["text_completion", "chat.completion"]
+CompletionKind = Literal["text_completion", "chat.completion"]
 
 
 class Endpoints:
@@ -73,7 +73,7 @@ class Endpoints:
         job = await self.service.made(run.translation_job, texts, texts, **options, num_hypotheses=asked.num_hypotheses)
         most = asked.num_hypotheses or run.run.config.decode.num_hypotheses
         answered = await self.service.answers(request, job)
-        return hypotheses(run, answered, most, await asyncio.to_thread(run.unknown, texts))
+        return hypotheses_response(run, answered, most, await asyncio.to_thread(run.unknown, texts))
 
     async def generate(self, request: Request) -> Response:
         """Texts that continue prompts, with scores; one as a stream on request."""
@@ -87,7 +87,7 @@ class Endpoints:
                 request, job, lambda text: event({"text": text}), lambda answer: event(answer._asdict())
             )
         answered = await self.service.answers(request, job)
-        return hypotheses(run, answered, max(map(len, answered)))
+        return hypotheses_response(run, answered, max(map(len, answered)))
 
     async def answer(self, shape: requests.TaskShape, request: Request) -> Response:
         """The answers of a task, or its one answer to a request that is one of what is asked."""
@@ -162,7 +162,7 @@ class Endpoints:
         self,
         request: Request,
         run: ServedRun,
-        kind: Kind,
+        kind: CompletionKind,
         asked: requests.OpenAIRequest,
         prompts: Sequence[str | list[int]],
         most: int | None,
@@ -179,7 +179,7 @@ class Endpoints:
         return await self.service.streamed(request, job, events.part, events.last, events.first())
 
     def completion(
-        self, kind: Kind, run: ServedRun, job: Job, answered: Sequence[Sequence[WrittenText]], most: int
+        self, kind: CompletionKind, run: ServedRun, job: Job, answered: Sequence[Sequence[WrittenText]], most: int
     ) -> Response:
         """Returns the response with the `most` best answers to each prompt."""
         answers = [answer for text in answered for answer in text[:most]]
@@ -190,7 +190,7 @@ class Endpoints:
             else:
                 content = {"message": {"role": "assistant", "content": answer.text, "refusal": None}}
             choices.append({"index": i, **content, "logprobs": None, "finish_reason": answer.finish})
-        counts = usage(prompt_tokens(job), sum(answer.num_tokens for answer in answers))
+        counts = token_usage(prompt_tokens(job), sum(answer.num_tokens for answer in answers))
         return JSONResponse({**head(kind, kind, run.name), "choices": choices, "usage": counts})
 
     async def embeddings(self, request: Request) -> Response:
@@ -211,7 +211,7 @@ class Endpoints:
         return JSONResponse({"object": "list", "data": data, "model": run.name, "usage": counts})
 
 
-def hypotheses(
+def hypotheses_response(
     run: ServedRun, answers: Sequence[Sequence[WrittenText]], most: int, warnings: Sequence[str] = ()
 ) -> Response:
     """Returns the response with the best answers to each text, and with warnings if there are any."""
@@ -222,7 +222,7 @@ def hypotheses(
 class CompletionEvents:
     """The events of one streamed answer."""
 
-    def __init__(self, kind: Kind, model: str, prompt_tokens: int, *, include_usage: bool) -> None:
+    def __init__(self, kind: CompletionKind, model: str, prompt_tokens: int, *, include_usage: bool) -> None:
         self.chat, self.prompt_tokens, self.include_usage = kind == "chat.completion", prompt_tokens, include_usage
         self.head = head(kind, "chat.completion.chunk" if self.chat else kind, model)
 
@@ -243,17 +243,17 @@ class CompletionEvents:
         """Returns the events after the last part: why the text ended, and the tokens on request."""
         events = self.chunk({"delta": {}} if self.chat else {"text": ""}, answer.finish)
         if self.include_usage:
-            events += event({**self.head, "choices": [], "usage": usage(self.prompt_tokens, answer.num_tokens)})
+            events += event({**self.head, "choices": [], "usage": token_usage(self.prompt_tokens, answer.num_tokens)})
         return events + "data: [DONE]\n\n"
 
 
-def head(kind: Kind, name: str, model: str) -> dict[str, Any]:
+def head(kind: CompletionKind, name: str, model: str) -> dict[str, Any]:
     """Returns the fields that begin a response."""
     unique = f"{'cmpl' if kind == 'text_completion' else 'chatcmpl'}-{secrets.token_hex(12)}"
     return {"id": unique, "object": name, "created": int(time.time()), "model": model}
 
 
-def usage(prompt: int, completion: int) -> dict[str, int]:
+def token_usage(prompt: int, completion: int) -> dict[str, int]:
     """Returns the numbers of tokens that were read and written."""
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 

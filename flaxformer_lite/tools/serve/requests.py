@@ -47,10 +47,10 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-Shape = TypeVar("Shape", bound=Asked)
+RequestT = TypeVar("RequestT", bound=Asked)
 
 
-def parse(shape: type[Shape], body: bytes) -> Shape:
+def parse(shape: type[RequestT], body: bytes) -> RequestT:
     """Returns a request. Raises: Refusal for a body that is no JSON (400), or of another shape (422)."""
     try:
         return shape.model_validate_json(body)

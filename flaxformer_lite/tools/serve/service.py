@@ -19,7 +19,7 @@ from flaxformer_lite.tools.serve.runs import ServedRun, ServedRuns, WrittenText
 from flaxformer_lite.tools.serve.worker import Job, Worker
 
 Result = TypeVar("Result")
-Shape = TypeVar("Shape", bound=Asked)
+RequestT = TypeVar("RequestT", bound=Asked)
 
 
 class Service:
@@ -38,7 +38,7 @@ class Service:
                 run.chat.close()
         return self.worker.close(seconds)
 
-    async def parsed(self, request: Request, shape: type[Shape]) -> Shape:
+    async def parsed(self, request: Request, shape: type[RequestT]) -> RequestT:
         """Returns the body of a request. Raises: Refusal if it is too long, too slow, or of another shape."""
         body, most = bytearray(), self.limits.body_bytes
         request.state.deadline = asyncio.get_running_loop().time() + self.limits.seconds

@@ -22,7 +22,7 @@ GONE = "another process of this run is gone, or cannot be reached"
 REMEDY = "All stop; the same command on every host continues from the last checkpoint"
 
 
-def join(
+def connect_processes(
     coordinator: str | None = None,
     num_processes: int | None = None,
     process_id: int | None = None,

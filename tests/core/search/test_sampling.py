@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.search.decoder import with_numbers
+from flaxformer_lite.core.search.decoder import with_setting_numbers
 from flaxformer_lite.core.search.sampling import (
     BLOCK,
     TokenHistory,
@@ -33,7 +33,7 @@ SCORES = 2 * np.random.default_rng(0).normal(size=(7, V)).astype(np.float32)
 
 def numbers(configs, count, keys=None):
     """Returns the inputs of a search that hold the numbers of these settings."""
-    return with_numbers(SearchInputs(np.zeros((count, 1)), None, None), configs, keys)
+    return with_setting_numbers(SearchInputs(np.zeros((count, 1)), None, None), configs, keys)
 
 
 def warped(scores, *samplings):

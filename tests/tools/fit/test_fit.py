@@ -35,7 +35,7 @@ from flaxformer_lite.run.scoring import TEST_SCORES
 from flaxformer_lite.tasks.recipe import Examples, Recipe
 from flaxformer_lite.tools.fit import choosing, fit, making
 from flaxformer_lite.tools.fit.choosing import tell_classes
-from flaxformer_lite.tools.fit.data import as_lines, opened, search_rows
+from flaxformer_lite.tools.fit.data import as_json_lines, open_data, search_rows
 from flaxformer_lite.tools.fit.making import found
 from flaxformer_lite.training import loop
 from flaxformer_lite.workdir import RunFolder
@@ -54,7 +54,7 @@ LABELLED = ("O", "B-LOC", "I-LOC")
 def recipe_of(folder: Path, name: str, text: str, task: str | None = None, **fields: Sequence[str]) -> Recipe:
     file = folder / name
     file.write_text(text, encoding="utf-8")
-    read = opened(str(file), [name for names in fields.values() for name in names])
+    read = open_data(str(file), [name for names in fields.values() for name in names])
     return found(Examples(read.rows, [read.source], task, **fields))
 
 
@@ -95,7 +95,7 @@ def classes(*names: str, **options: Any) -> Classification:
     ],
 )  # fmt: skip
 def test_fields_say_the_task(rows: Sequence[Any], record: Any, objective: BaseObjective, tmp_path: Path):
-    recipe = recipe_of(tmp_path, "rows.jsonl", as_lines(rows))
+    recipe = recipe_of(tmp_path, "rows.jsonl", as_json_lines(rows))
     assert recipe.source == JSONLines(path=str(tmp_path / "rows.jsonl"), record=record)
     assert recipe.objective == objective and recipe.best_metric in (
         *objective.metric_names,
@@ -127,20 +127,20 @@ def test_fields_that_are_named_are_read(tmp_path: Path):
     recipe = recipe_of(tmp_path, "a.tsv", rows, texts=["1"], labels=["2"])
     assert recipe.source.record == Classes(text=1, label=2) and not recipe.source.header
     assert recipe.objective == classes("x", "y")
-    rows = as_lines([{"text": "a", "rude": 0, "toxic": 1}, {"text": "b", "rude": 0, "toxic": 0}])
+    rows = as_json_lines([{"text": "a", "rude": 0, "toxic": 1}, {"text": "b", "rude": 0, "toxic": 0}])
     recipe = recipe_of(tmp_path, "b.jsonl", rows, labels=["rude", "toxic"])
     assert recipe.source.record == Classes(label=("rude", "toxic"))
     assert recipe.objective == classes("rude", "toxic", labels="several")
-    rows = as_lines([{"tokens": ["a", "b"], "ner_tags": ["O", "O"], "pos_tags": ["NOUN", "VERB"]}])
+    rows = as_json_lines([{"tokens": ["a", "b"], "ner_tags": ["O", "O"], "pos_tags": ["NOUN", "VERB"]}])
     recipe = recipe_of(tmp_path, "a.jsonl", rows, labels=["pos_tags"])
     assert recipe.objective == TokenLabels(labels=("NOUN", "VERB"), scheme="plain") and recipe.best_metric == "accuracy"
 
 
 def test_a_task_that_is_named_decides(tmp_path: Path):
-    stars = as_lines([{"text": "a", "stars": number} for number in (1, 2, 5)])
+    stars = as_json_lines([{"text": "a", "stars": number} for number in (1, 2, 5)])
     assert recipe_of(tmp_path, "a.jsonl", stars).objective == classes("1", "2", "5")
     assert recipe_of(tmp_path, "a.jsonl", stars, "regression").objective == Regression()
-    judged = as_lines([{"query": "a", "positive": "b", "negative_1": "c", "negative_2": "d"}])
+    judged = as_json_lines([{"query": "a", "positive": "b", "negative_1": "c", "negative_2": "d"}])
     rank, embed = (recipe_of(tmp_path, "b.jsonl", judged, task) for task in ("rank", "embed"))
     record = Candidates(negatives=("negative_1", "negative_2"))
     assert rank.source.record == embed.source.record == record
@@ -220,7 +220,7 @@ def test_rows_are_written_as_json(tmp_path: Path):
             return "2026-11-29"
 
     row = {"text": "a", "label": float("nan"), "day": Date(), "numbers": np.arange(2)}
-    assert json.loads(as_lines([row])) == {"text": "a", "label": None, "day": "2026-11-29", "numbers": [0, 1]}
+    assert json.loads(as_json_lines([row])) == {"text": "a", "label": None, "day": "2026-11-29", "numbers": [0, 1]}
     with pytest.raises(ValueError, match="the data has no rows"):
         recipe_of(tmp_path, "rows.csv", "text,label\n", None)
 
@@ -240,7 +240,7 @@ def reviews(number: int, names: Sequence[str] = ("bad", "good")) -> list[dict[st
 
 
 def chosen_for(bert: str, rows: Sequence[Any], folder: Path, task: str | None = None, **others: Any) -> Config:
-    recipe = recipe_of(folder, "rows.jsonl", as_lines(rows), task)
+    recipe = recipe_of(folder, "rows.jsonl", as_json_lines(rows), task)
     return choosing.chosen(recipe, bert, others, None)
 
 
@@ -259,7 +259,7 @@ def test_few_rows_are_read_more_often(number: int, epochs: float, bert: str, tmp
 @pytest.mark.parametrize(("width", "rate"), [(4_096, 9.375e-6), (1_024, 3.75e-5), (768, 5e-5), (384, 2e-4), (64, 1e-3)])
 def test_narrow_models_have_larger_rates(width: int, rate: float, tmp_path: Path):
     """By hand: of a quarter of the width a rate of sixteen, up to 1e-3; of four times the width a quarter."""
-    assert choosing.rate_of(recipe_of(tmp_path, "rows.jsonl", as_lines(reviews(40))), width) == pytest.approx(rate)
+    assert choosing.rate_of(recipe_of(tmp_path, "rows.jsonl", as_json_lines(reviews(40))), width) == pytest.approx(rate)
 
 
 def test_the_most_is_held_out_of_many_rows_and_nothing_of_data_with_parts(bert: str, tmp_path: Path):
@@ -315,7 +315,7 @@ def test_the_head_is_that_of_the_models_family(label: str, tmp_path: Path):
     loaded = imported(label)
     rows = [reviews(4), [{"tokens": ["a", "b"], "ner_tags": ["O", "B-X"]}]]
     for number, of_task in enumerate(rows[:1] if label in TEXTS_ALONE else rows):
-        recipe = recipe_of(tmp_path, f"{number}.jsonl", as_lines(of_task))
+        recipe = recipe_of(tmp_path, f"{number}.jsonl", as_json_lines(of_task))
         data = DataConfig(max_source_length=8, max_target_length=8)
         config = Config(model=loaded.model, data=data, objective=recipe.objective, decode=loaded.decode)
         model = choosing.exported(recipe, config)
@@ -409,7 +409,7 @@ def test_the_line_of_scores_has_the_figures_of_all_rows():
         "accuracy_LOC": 0.5,
         "f1_LOC": None,
     }
-    assert making.in_words(scores, "f1") == "f1 0.3333  loss 0.25  accuracy 0.75"
+    assert making.scores_in_words(scores, "f1") == "f1 0.3333  loss 0.25  accuracy 0.75"
 
 
 def test_a_run_has_the_scores_of_its_own_step(bert: str, tmp_path: Path):
@@ -434,8 +434,8 @@ def test_the_judgements_of_a_search_are_rows(tmp_path: Path):
     """By hand: a document of gain 0 is a negative; a query without an answer is no row."""
     (tmp_path / "qrels").mkdir()
     files = {
-        "corpus.jsonl": as_lines([{"_id": "1", "text": "one"}, {"_id": "2", "title": "a", "text": "two"}]),
-        "queries.jsonl": as_lines([{"_id": "x", "text": "first"}, {"_id": "y", "text": "second"}]),
+        "corpus.jsonl": as_json_lines([{"_id": "1", "text": "one"}, {"_id": "2", "title": "a", "text": "two"}]),
+        "queries.jsonl": as_json_lines([{"_id": "x", "text": "first"}, {"_id": "y", "text": "second"}]),
         "qrels/test.tsv": table("query-id\tcorpus-id\tscore", "y\t2\t1"),
     }
     for name, text in files.items():
@@ -454,7 +454,7 @@ def test_rows_of_other_programs_are_lines(tmp_path: Path):
     """Oracles: the tables themselves. A missing cell is null, and a class has its name."""
     pandas, datasets = pytest.importorskip("pandas"), pytest.importorskip("datasets")
     table = pandas.DataFrame({"text": ["a", "b"], "score": [1.5, None]})
-    assert list(map(json.loads, as_lines(table).splitlines())) == [
+    assert list(map(json.loads, as_json_lines(table).splitlines())) == [
         {"text": "a", "score": 1.5},
         {"text": "b", "score": None},
     ]
@@ -462,4 +462,4 @@ def test_rows_of_other_programs_are_lines(tmp_path: Path):
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
     )
     rows = datasets.Dataset.from_dict({"text": ["a"], "label": [1]}, features=features)
-    assert json.loads(as_lines(rows)) == {"text": "a", "label": "good"}
+    assert json.loads(as_json_lines(rows)) == {"text": "a", "label": "good"}

@@ -53,7 +53,9 @@ def test_verify_names_the_damaged_part(damage: str | None, tmp_path: Path, comma
 @pytest.mark.slow
 def test_a_run_that_has_just_begun_is_shown_without_weights(tmp_path: Path, command: Command, monkeypatch):
     """Oracle: by hand. The step is that of metrics.jsonl; only weights that were chosen are missing."""
-    monkeypatch.setattr(inspection, "abstract_params", lambda config: {"embedding": np.zeros((13, 7), np.float32)})
+    monkeypatch.setattr(
+        inspection, "abstract_saved_params", lambda config: {"embedding": np.zeros((13, 7), np.float32)}
+    )
     write_config_file(tmp_path / "config.json", tiny_config())
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "split": "train", "loss": 1.0}\n')

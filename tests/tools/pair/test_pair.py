@@ -47,9 +47,9 @@ def test_rules_have_their_words_in_a_python_that_drops_docstrings(tmp_path: Path
     """By hand: 2 of 60 pairs come again."""
     program = """
 from pathlib import Path
-from flaxformer_lite.tools.pair.folder import divide
+from flaxformer_lite.tools.pair.folder import divide_pairs
 from tests.support.made_up_languages import languages
-divide([*languages()[:58], *languages()[:2]], [], {}, ("language", "length", "translation"), ("en", "de"), Path("data"), {})
+divide_pairs([*languages()[:58], *languages()[:2]], [], {}, ("language", "length", "translation"), ("en", "de"), Path("data"), {})
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -215,7 +215,7 @@ def test_a_time_that_is_too_short_for_the_cleaning_alone_is_refused_before_it(
     toy: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(recipe, "CLEANING_SECONDS", 10.0)
-    monkeypatch.setattr(preparing, "divide", lambda *_: pytest.fail("it was cleaned"))
+    monkeypatch.setattr(preparing, "divide_pairs", lambda *_: pytest.fail("it was cleaned"))
     files = write(toy, languages()[:300])
     with pytest.raises(
         ValueError, match=r"cleaning 300 pairs, .* about 3,120 seconds, and 1,000 are left: add at least 0\.59"

@@ -22,7 +22,7 @@ from flaxformer_lite.config.load import load_config
 from flaxformer_lite.core.parallel.mesh import MeshConfig
 from flaxformer_lite.core.parallel.sharding import MESH_AXES
 from flaxformer_lite.tools.planning import plan as plan_module
-from flaxformer_lite.tools.planning.plan import Plan, Step, as_json, make_plan, plan_bucket, step_plan_in_words
+from flaxformer_lite.tools.planning.plan import Plan, Step, make_plan, plan_as_json, plan_bucket, step_plan_in_words
 from flaxformer_lite.tools.planning.program import read_program
 from flaxformer_lite.training.throughput import Operations
 from tests.support import needs
@@ -95,7 +95,7 @@ def test_parameters_are_cut_over_fsdp_and_summed_over_data(compiled: dict[str, t
 @needs.libtpu
 def test_a_plan_in_words_and_as_json(compiled: dict[str, tuple[Plan, str]]):
     plan, _ = compiled["char_lm"]
-    text, report = step_plan_in_words(plan), json.loads(json.dumps(as_json(plan)))
+    text, report = step_plan_in_words(plan), json.loads(json.dumps(plan_as_json(plan)))
     for word in ("fits", "by formula", "all-gather", "bound by", "https://"):
         assert word in text
     for name, length in (("char_lm", 64), ("tiny_mlm", 32)):

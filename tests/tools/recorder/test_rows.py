@@ -6,7 +6,7 @@ import numpy as np
 
 from flaxformer_lite.core.objectives.batch import host_row
 from flaxformer_lite.run.recording import RecordedRow, RecordPlace
-from flaxformer_lite.tools.recorder.rows import as_json, row_in_words
+from flaxformer_lite.tools.recorder.rows import row_as_json, row_in_words
 
 ROW = RecordedRow(
     step=7,
@@ -27,7 +27,7 @@ def test_a_row_in_a_line():
 
 
 def test_a_row_as_json():
-    row = json.loads(as_json(ROW, 0.25))
+    row = json.loads(row_as_json(ROW, 0.25))
     assert (row["step"], row["batch"], row["loss"], row["source"]) == (7, 6, 0.25, "Guten Tag")
     assert row["records"] == [{"record": 3, "part": "news", "files": ["de.txt", "en.txt"], "line": 4}]
     assert row["arrays"]["targets"] == [5, 1] and row["arrays"]["weights"] == [1.0, None], "JSON has no NaN"

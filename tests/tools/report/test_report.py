@@ -15,7 +15,7 @@ from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
 from flaxformer_lite.run import AttentionWeights
 from flaxformer_lite.tools.report import ReportContent, make_report, tabs, write_page
 from flaxformer_lite.tools.report.facts import RunFacts, shown_steps
-from flaxformer_lite.tools.report.page import page
+from flaxformer_lite.tools.report.page import report_page
 from flaxformer_lite.tools.report.scores import evaluate_table, significance_tables, training_table
 from flaxformer_lite.tools.report.tabs import Attended, packed
 from flaxformer_lite.workdir import RunFolder
@@ -173,7 +173,7 @@ class Elements(html.parser.HTMLParser):
 @needs.altair
 def test_the_page_is_whole_and_texts_of_strangers_are_text(report: ReportContent):
     """Law: the page has the two scripts and the data, no other script, no handler and no address."""
-    text = page(report, "window.vegaEmbed = 0;")
+    text = report_page(report, "window.vegaEmbed = 0;")
     elements = Elements(text)
     scripts = [attributes for tag, attributes in elements.found if tag == "script"]
     assert [script.get("type") for script in scripts] == ["application/json"] * 2 + [None] * 2
@@ -204,7 +204,7 @@ def test_parts_that_cannot_be_made_are_named(folders: list[Path], tmp_path: Path
     assert counts == {"scores": 2, "translations": 1, "data": 1, "attention": 1}
     (note,) = found.notes["attention"]
     assert note.startswith("alone: attention: weights is 'average:9', but train.keep_latest keeps")
-    assert all(part in page(found, "") for part in ("Left out: alone: lengths", "Left out: significance"))
+    assert all(part in report_page(found, "") for part in ("Left out: alone: lengths", "Left out: significance"))
 
 
 def test_attention_is_of_samples_else_of_the_first_words_of_the_data(
@@ -231,7 +231,7 @@ def test_settings_that_were_changed_are_a_table_with_their_steps(runs: list[RunF
     folder.append({"step": 3, "split": "change", "settings": {"optimizer.schedule.peak_rate": [2e-3, 1e-3]}})
     (table,) = tabs.change_tables([runs[0], RunFacts("changed", "", folder)])
     assert table.rows == [["changed", "3", "optimizer.schedule.peak_rate", "0.002", "0.001"]]
-    assert "peak_rate" in page(ReportContent(title="", runs=[], changes=[table]), "")
+    assert "peak_rate" in report_page(ReportContent(title="", runs=[], changes=[table]), "")
 
 
 @pytest.mark.slow

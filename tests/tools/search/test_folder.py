@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.tools.search import read_folder, read_results, write_results
+from flaxformer_lite.tools.search import read_results, read_search_folder, write_results
 from tests.support.search_runs import CORPUS, QUERIES, write_search_folder
 
 
@@ -17,13 +17,13 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folder_has_documents_queries_and_judgements(folder: Path):
     """Queries without a judgement are left out; compressed files are read too; numbers are ids."""
-    found = read_folder(folder)
+    found = read_search_folder(folder)
     assert found.corpus == CORPUS and found.queries == {"q1": QUERIES["q1"], "q2": QUERIES["q2"]}
     assert found.judgements == {"q1": {"d4": 2, "d3": 1}, "q2": {"d0": 1, "d7": 0}}
     corpus = folder / "corpus.jsonl"
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes() + b'{"_id": 7, "text": "no title"}\n'))
     corpus.unlink()
-    assert read_folder(folder).corpus == {**CORPUS, "7": "no title"}
+    assert read_search_folder(folder).corpus == {**CORPUS, "7": "no title"}
 
 
 def test_empty_texts_are_texts(folder: Path, capsys: pytest.CaptureFixture):
@@ -35,7 +35,7 @@ def test_empty_texts_are_texts(folder: Path, capsys: pytest.CaptureFixture):
         with open(folder / f"{file}.jsonl", "a") as whole:
             whole.write(lines or '{"_id": "q4", "text": ""}\n')
     (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq4\td0\t1\n")
-    found = read_folder(folder)
+    found = read_search_folder(folder)
     assert found.corpus == {**CORPUS, "e": "", "f": ""} and found.queries == {"q4": ""}
     notes = capsys.readouterr().err
     assert "corpus.jsonl: an empty document is read as an empty text: 2 lines, the first is 9" in notes
@@ -73,7 +73,7 @@ def test_a_line_that_is_wrong_is_named(file: str, line: str, message: str, folde
     path = folder / file
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(ValueError, match=f"^{re.escape(str(path))}{message}$"):
-        read_folder(folder)
+        read_search_folder(folder)
 
 
 def test_files_that_are_missing_empty_or_headless_are_named(folder: Path):
@@ -85,21 +85,21 @@ def test_files_that_are_missing_empty_or_headless_are_named(folder: Path):
     ):
         judgements.write_text(text)
         with pytest.raises(ValueError, match=f"^{re.escape(str(judgements))}{message}"):
-            read_folder(folder)
+            read_search_folder(folder)
     judgements.rename(folder / "qrels/dev.tsv")
     with pytest.raises(ValueError, match=rf"qrels/test\.tsv: no such file, .*: copy {folder}/qrels/dev\.tsv to this"):
-        read_folder(folder)
+        read_search_folder(folder)
     (folder / "queries.jsonl").write_text("")
     with pytest.raises(ValueError, match=r"queries\.jsonl: the file has no query: add some"):
-        read_folder(folder)
+        read_search_folder(folder)
     (folder / "corpus.jsonl").unlink()
     with pytest.raises(ValueError, match=r"corpus\.jsonl"):
-        read_folder(folder)
+        read_search_folder(folder)
 
 
 def test_results_come_back_from_their_file(folder: Path, tmp_path: Path):
     """In the order of their scores; those of other queries are left out; unknown documents and damaged lines are named."""
-    path, found = tmp_path / "x.trec", read_folder(folder)
+    path, found = tmp_path / "x.trec", read_search_folder(folder)
     results = {"q1": {"d3": 0.5, "d1": 0.25}, "q2": {}}
     write_results(path, results, "name")
     assert path.read_text() == "q1\tQ0\td3\t1\t0.5\tname\nq1\tQ0\td1\t2\t0.25\tname\n"

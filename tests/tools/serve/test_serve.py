@@ -42,7 +42,7 @@ from starlette.datastructures import Headers
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from flaxformer_lite.tools.pages import digest
+from flaxformer_lite.tools.pages import policy_digest
 from flaxformer_lite.tools.serve.app import make_app
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.tools.serve.guard import Guard
@@ -792,7 +792,7 @@ def test_the_page_is_whole_and_runs_no_other_script(served: Served):
     response = served.client.get("/")
     policy, text = response.headers["content-security-policy"], response.text
     script, style = (text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0] for tag in ("script", "style"))
-    assert f"script-src '{digest(script)}'" in policy and f"style-src '{digest(style)}'" in policy
+    assert f"script-src '{policy_digest(script)}'" in policy and f"style-src '{policy_digest(style)}'" in policy
     assert "default-src 'none'" in policy and "http" not in text.replace("http-equiv", "")
     assert "innerHTML" not in script and "/*" not in text
 

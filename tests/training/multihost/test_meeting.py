@@ -71,20 +71,20 @@ def test_where_jax_knows_no_cluster_a_tpu_host_trains_alone(monkeypatch, capfd):
 
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     monkeypatch.setattr(meeting, "on_cloud_tpu", lambda _: True)
-    meeting.join()
+    meeting.connect_processes()
     assert "it trains alone" in capfd.readouterr().err
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(
         ValueError, match=r"as the environment lists them: coordinator_address should be defined.*and set --coordinator"
     ):
-        meeting.join()
+        meeting.connect_processes()
 
 
 def test_a_port_that_is_taken_is_said_before_jax_tries_it():
     with socket.create_server(("", 0)) as taken:
         address = f"localhost:{taken.getsockname()[1]}"
         with pytest.raises(ValueError, match=rf"--coordinator is {address}, but .* \(Address already in use\)"):
-            meeting.join(address, 2, 0)
+            meeting.connect_processes(address, 2, 0)
 
 
 def test_where_to_meet_is_all_or_nothing():
