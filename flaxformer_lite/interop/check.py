@@ -21,7 +21,7 @@ from flaxformer_lite.core.predictions.forward import arguments, forward
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.interop.ctranslate2 import token_names
-from flaxformer_lite.interop.name_map import Arrays
+from flaxformer_lite.interop.name_map import NumpyArrays
 
 ROWS, LENGTH = 3, 5
 """Number and length of the random texts that both sides read."""
@@ -72,7 +72,7 @@ def check_hf(folder: Path, model: ModelConfig, decode: DecodeConfig, params: PyT
     return True
 
 
-def check_torch(config: Mapping[str, Any], arrays: Arrays, model: ModelConfig, params: PyTree) -> bool:
+def check_torch(config: Mapping[str, Any], arrays: NumpyArrays, model: ModelConfig, params: PyTree) -> bool:
     """Compares weights of `torch.nn.Transformer` by itself, with its arguments as `config`."""
     try:
         import torch

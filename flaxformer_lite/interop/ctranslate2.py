@@ -42,7 +42,7 @@ from flaxformer_lite.core.model.positions import (
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.interop.differences import CannotExpress
-from flaxformer_lite.interop.name_map import Arrays, Leaves, Names, Tensors, from_params, name_map, prefixed
+from flaxformer_lite.interop.name_map import Leaves, Names, NumpyArrays, Tensors, from_params, name_map, prefixed
 from flaxformer_lite.interop.options import lookup
 from flaxformer_lite.interop.weight_files import new_folder
 
@@ -263,7 +263,7 @@ def has_zero_weights(masking: Masking) -> bool:
 # The file -------------------------------------------------------------------------------------------------------------
 
 
-def write_model(file: BinaryIO, kind: str, revision: int, variables: Arrays) -> None:
+def write_model(file: BinaryIO, kind: str, revision: int, variables: NumpyArrays) -> None:
     """Writes `model.bin`. Raises: ValueError for an array that is too large for it.
 
     It is little-endian: the version of the format, the name of the kind of model and the revision of its names, then every array
@@ -304,7 +304,7 @@ def write_string(file: BinaryIO, text: str) -> None:
     file.write(struct.pack("<H", len(encoded) + 1) + encoded + b"\0")
 
 
-def stored_as(dtype: str, variables: Arrays) -> Tensors:
+def stored_as(dtype: str, variables: NumpyArrays) -> Tensors:
     """Returns the variables with matrices and tables in another type: bfloat16, or int8 with a scale for each output.
 
     Arrays of several names stay one array.
@@ -438,7 +438,7 @@ def names(model: ModelConfig) -> Names:
     return module_names
 
 
-def norm_weights(model: ModelConfig, weights: Arrays) -> Tensors:
+def norm_weights(model: ModelConfig, weights: NumpyArrays) -> Tensors:
     """Returns the scales of RMS norms with their offset. CTranslate2 reads a norm without `beta` as an RMS norm: others get one."""
     changed = {}
     for name in (name.removesuffix("gamma") for name in weights if name.endswith("/gamma")):
@@ -471,7 +471,7 @@ def decoder_attributes(model: ModelConfig) -> Tensors:
     return under("decoder", attributes)
 
 
-def stack(side: str, model: ModelConfig, weights: Arrays, table: np.ndarray | None) -> Tensors:
+def stack(side: str, model: ModelConfig, weights: NumpyArrays, table: np.ndarray | None) -> Tensors:
     """Returns the attributes of one side and of its layers, and its positions."""
     attributes = {
         "num_heads": int16(model.num_heads),
@@ -577,5 +577,5 @@ def is_multi_query(model: ModelConfig) -> bool:
     return model.heads.num_kv_heads != model.num_heads
 
 
-def under(prefix: str, arrays: Arrays) -> Tensors:
+def under(prefix: str, arrays: NumpyArrays) -> Tensors:
     return {f"{prefix}/{name}": x for name, x in arrays.items()}

@@ -32,8 +32,7 @@ from flaxformer_lite.interop.hf.carried import (
     carried,
     carried_generation,
 )
-from flaxformer_lite.interop.hf.decoding import export_notes, generation_config
-from flaxformer_lite.interop.hf.decoding import special_ids as special_ids_of
+from flaxformer_lite.interop.hf.decoding import export_notes, generation_config, written_special_ids
 from flaxformer_lite.interop.hf.families import Families, family_of, known_families
 from flaxformer_lite.interop.hf.family import ANSWERS, Family
 from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, read_json, save_tensors, write_folder
@@ -312,7 +311,7 @@ def write_hf(
         options.setdefault(family.length, longest)
     elif type(stated) is int:
         options[family.length] = stated
-    options |= special_ids_of(config.decode, model) | class_names(config, theirs)
+    options |= written_special_ids(config.decode, model) | class_names(config, theirs)
     if config.objective.label_threshold is not None:
         options["problem_type"] = SEVERAL_LABELS
     elif "problem_type" in theirs:
@@ -333,7 +332,7 @@ def write_hf(
         notes = export_notes(config.decode)
     documents |= sentence.weight_files(exported.tensors)
     before = sentence.read_steps(files)  # those of the run that this one started from
-    if (steps := sentence.steps_of(model, config.objective, before)) != before:
+    if (steps := sentence.module_steps(model, config.objective, before)) != before:
         documents |= sentence.documents(model, steps, config.data.max_source_length, files)
         for path in [path for pattern in SENTENCE_FILES for path in files.glob(pattern)]:
             path.unlink()

@@ -78,7 +78,7 @@ def download(name: HubName, families: Families | None = None) -> tuple[Path, str
     Raises: ValueError with the remedy.
     """
     silence()
-    with one_line(name):
+    with hub_errors(name):
         info = answer(name)
         if isinstance(info, str):
             return cached(name, info)
@@ -116,7 +116,7 @@ def commit_of(name: HubName) -> str:
     if COMMIT.fullmatch(name.revision or ""):
         return str(name.revision)
     silence()
-    with one_line(name):
+    with hub_errors(name):
         info = answer(name)
         if isinstance(info, str):
             folder = cached_config(name, info)
@@ -241,7 +241,7 @@ def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
     """
     silence()
     api = HfApi()
-    with one_line(HubName(repo, None)):
+    with hub_errors(HubName(repo, None)):
         ask(api.create_repo, repo, private=private or None, exist_ok=True)
         info = ask(api.model_info, repo)
         if private and not info.private:
@@ -313,7 +313,7 @@ def ask(function: Callable[..., Any], *words: Any, **options: Any) -> Any:
 
 
 @contextlib.contextmanager
-def one_line(name: HubName) -> Iterator[None]:
+def hub_errors(name: HubName) -> Iterator[None]:
     """Turns errors of the hub and of the connection into a ValueError with the remedy."""
     try:
         yield

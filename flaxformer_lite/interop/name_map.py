@@ -19,7 +19,7 @@ from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.transformer import parameter_shapes
 
-Arrays = Mapping[str, np.ndarray]
+NumpyArrays = Mapping[str, np.ndarray]
 Tensors = dict[str, np.ndarray]
 NARROW = ("float32", "float16", "bfloat16")
 """Types of numbers that float32 holds exactly."""
@@ -133,7 +133,7 @@ WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_
 """Modules that PyTorch puts around others: compiled, on several devices, sharded, recomputed. None has arrays of its own."""
 
 
-def renamings(weights: Arrays) -> Iterator[tuple[Tensors, str]]:
+def renamings(weights: NumpyArrays) -> Iterator[tuple[Tensors, str]]:
     """Yields the weights under names that a model may know them by, and a note on the parts of their names that are left out.
 
     First the names as they are, then without `WRAPPERS`, then also without the starts that at least half of them have, shortest
@@ -151,7 +151,7 @@ def renamings(weights: Arrays) -> Iterator[tuple[Tensors, str]]:
             yield renamed, f"the names of the arrays are read without {' and '.join(map(repr, left_out))}"
 
 
-def unwrapped(weights: Arrays, known: Set[str]) -> tuple[Arrays, str]:
+def unwrapped(weights: NumpyArrays, known: Set[str]) -> tuple[NumpyArrays, str]:
     """Returns the weights under names that are all known, with the note of `renamings`; as they are where no renaming fits."""
     return next(((renamed, note) for renamed, note in renamings(weights) if renamed.keys() <= known), (weights, ""))
 
@@ -159,7 +159,7 @@ def unwrapped(weights: Arrays, known: Set[str]) -> tuple[Arrays, str]:
 # Both directions ------------------------------------------------------------------------------------------------------
 
 
-def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) -> PyTree:
+def to_params(weights: NumpyArrays, names: Sequence[WeightName], model: ModelConfig) -> PyTree:
     """Returns our parameters for their weights, all float32.
 
     Raises: ValueError that lists the arrays that are missing, left over, wider than float32, of another shape than the model's, or
@@ -231,7 +231,7 @@ def fused(parts: Sequence[tuple[slice | np.ndarray | None, np.ndarray]]) -> np.n
     return whole[..., np.argsort(np.concatenate(indices))] if indices else whole
 
 
-def check_sizes(weights: Arrays, model: ModelConfig) -> None:
+def check_sizes(weights: NumpyArrays, model: ModelConfig) -> None:
     """Raises: ValueError where the model is larger than all arrays together, before anything of its size is made."""
     numbers = sum(x.size for x in weights.values())
     layers = () if model.share_layers else ("num_encoder_layers", "num_decoder_layers")

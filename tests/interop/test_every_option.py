@@ -14,7 +14,7 @@ from flaxformer_lite.interop import FAMILIES, SYSTEMS
 from flaxformer_lite.interop.differences import resolved
 from flaxformer_lite.interop.hf import decoding
 from flaxformer_lite.interop.hf.folder import read_json, read_tensors
-from flaxformer_lite.interop.hf.options import finish
+from flaxformer_lite.interop.hf.options import refuse_unread
 from flaxformer_lite.interop.options import Options, equal, read_table, write_table
 from tests.support.hf_folders import DATA, imported
 from tests.support.paths import ROOT
@@ -155,7 +155,7 @@ def test_every_option_of_a_family_takes_what_its_reader_claims(label: str) -> No
     def read(values: dict[str, Any], kind: type[Options]) -> None:
         options = kind(values)
         family.read_heads(options, read_table(family.table, options, family.template), tensors)
-        finish(options, family.model_type)
+        refuse_unread(options, family.model_type)
 
     assert check(config, read) > 50
 

@@ -84,10 +84,10 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.fit or arguments.memory:
         plan_fit(arguments, config)
     else:
-        plan_training(arguments, config)
+        plan_train_step(arguments, config)
 
 
-def plan_training(arguments: argparse.Namespace, config: "Config") -> None:
+def plan_train_step(arguments: argparse.Namespace, config: "Config") -> None:
     from flaxformer_lite.tools.planning import make_plan
     from flaxformer_lite.tools.planning.plan import plan_as_json, step_plan_in_words
     from flaxformer_lite.tools.planning.sharding import sharding_table

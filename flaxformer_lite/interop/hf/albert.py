@@ -12,7 +12,7 @@ from flaxformer_lite.core.model import DropoutRates, EmbeddingProjection, Langua
 from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.family import ANSWERS, Family, classes_of, never_read, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import UsualIds, architecture_of, embedding_width, num_labels
-from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
+from flaxformer_lite.interop.name_map import Names, NumpyArrays, prefixed
 from flaxformer_lite.interop.options import Draft, Options, ignored, only
 
 CLASSES = classes_of("Albert")
@@ -25,7 +25,7 @@ def read_embedding_width(options: Options, draft: Draft) -> None:
     draft["embedding_projection"] = EmbeddingProjection(width=options.integer("embedding_size", 128))
 
 
-def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_heads(options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     has_head, has_classes = f"{HEAD}.dense.weight" in tensors, "classifier.weight" in tensors
     has_pooler = "albert.pooler.weight" in tensors
     draft["head"] = LanguageModelHead(bias=True, transform=draft["activation"]) if has_head else None

@@ -26,7 +26,7 @@ from flaxformer_lite.interop.hf.family import (
     tied_copies,
 )
 from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds, architecture_of, num_labels
-from flaxformer_lite.interop.name_map import Arrays, Layout, Names, Tensor, prefixed
+from flaxformer_lite.interop.name_map import Layout, Names, NumpyArrays, Tensor, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
 
 SHARED, HEAD, HEAD_BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
@@ -90,7 +90,7 @@ NO_BLENDERBOT = only("do_blenderbot_90_layernorm", False)
 POST_NORM_ONLY = only("normalize_before", False), only("add_final_layer_norm", False), NO_BLENDERBOT
 
 
-def read_tables(base: str, options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_tables(base: str, options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     """Sets the head, and which of the encoder's, the decoder's and the head's tables are one.
 
     Tables that are stored separately stay separate if the config ties nothing, or if they differ.
@@ -154,7 +154,7 @@ TABLE = (
 )
 
 
-def read_heads(base: str, options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_heads(base: str, options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     read_tables(base, options, draft, tensors)
     num_classes = num_labels(options) if CLASSES in tensors else 0
     draft["pooler"] = Pooler(token="last", num_classes=num_classes) if num_classes else None
@@ -243,7 +243,7 @@ def sinusoidal_table(
 ) -> IgnorableTensor:
     """Returns a table of positions that equals the sinusoids that are computed here. `width`: that of its rows."""
 
-    def fits(x: np.ndarray, tensors: Arrays, model: ModelConfig) -> bool:
+    def fits(x: np.ndarray, tensors: NumpyArrays, model: ModelConfig) -> bool:
         if x.ndim != 2 or x.shape[1] != width(model):
             return False
         rates = 10_000.0 ** (-np.arange(0, x.shape[1], 2) / x.shape[1])

@@ -37,7 +37,7 @@ from flaxformer_lite.interop.hf.family import (
     tied_copies,
 )
 from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds, architecture_of, num_labels, padding_before
-from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
+from flaxformer_lite.interop.name_map import Names, NumpyArrays, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Kind, Options, Table, only, option
 
 # BERT -----------------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def head_output(model: ModelConfig, there: str) -> Names:
     return {"head/bias": f"{there}.bias"} if model.share_target_output else {"head": f"{there}.decoder"}
 
 
-def read_heads(classes: ClassNames, body: str, options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_heads(classes: ClassNames, body: str, options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     num_classes = 2 if "cls.seq_relationship.weight" in tensors else 0
     if "classifier.weight" in tensors:
         num_classes = num_labels(options)
@@ -242,7 +242,7 @@ def padded_position_options(model: ModelConfig) -> dict[str, Any]:
     return {"max_position_embeddings": model.positions.max_positions + pad_id + 1, "pad_token_id": pad_id}
 
 
-def read_roberta_heads(body: str, options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_roberta_heads(body: str, options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     has_head = "lm_head.dense.weight" in tensors  # its activation is gelu, whatever `hidden_act` is
     draft["head"] = LanguageModelHead(bias=True, transform="gelu") if has_head else None
     draft["pooler"] = Pooler() if f"{body}.pooler.dense.weight" in tensors else None
@@ -338,7 +338,7 @@ DISTILBERT_TABLE = (
 )
 
 
-def read_distilbert_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_distilbert_heads(options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     has_head, has_classes = "vocab_transform.weight" in tensors, "pre_classifier.weight" in tensors
     draft["head"] = LanguageModelHead(bias=True, transform=draft["activation"]) if has_head else None
     draft["pooler"] = Pooler(activation="relu", num_classes=num_labels(options)) if has_classes else None

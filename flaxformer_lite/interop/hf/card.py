@@ -12,7 +12,7 @@ from flaxformer_lite.interop.differences import as_words
 from flaxformer_lite.interop.options import lookup
 
 CARD = "README.md"
-SETTINGS = (
+LISTED_SETTINGS = (
     *("model.num_encoder_layers", "model.num_decoder_layers", "model.d_model", "model.num_heads", "model.d_ff"),
     *("model.vocab_size", "model.positions", "data.max_source_length"),
 )
@@ -68,7 +68,7 @@ def model_card(
         how = f"{how}, extended by the languages {', '.join(f'`{code}`' for code in about.added)}"
     if about.trimmed_from is not None:
         how = f"{how}, cut to {config.model.vocab_size:,} of {about.trimmed_from:,} tokens"
-    settings = (*SETTINGS, *(() if origin and not origin.get("trained") else TRAINING))
+    settings = (*LISTED_SETTINGS, *(() if origin and not origin.get("trained") else TRAINING))
     if config.data.rows is not None:
         settings = tuple("data.rows" if path == "data.tokens_per_batch" else path for path in settings)
     sections = [

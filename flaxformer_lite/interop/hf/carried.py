@@ -16,7 +16,7 @@ from flaxformer_lite.interop.hf.decoding import HARMLESS as GENERATION_HARMLESS
 from flaxformer_lite.interop.hf.decoding import NEUTRAL, SKIPPED
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS
-from flaxformer_lite.interop.name_map import Arrays
+from flaxformer_lite.interop.name_map import NumpyArrays
 from flaxformer_lite.interop.options import Options
 
 PROGRAM = (
@@ -48,7 +48,7 @@ def carried(
     written: Mapping[str, Any],
     family: Family,
     model: ModelConfig,
-    tensors: Arrays,
+    tensors: NumpyArrays,
     dropped: Collection[str],
 ) -> dict[str, Any]:
     """Returns `config.json` of an exported model: what the table has `written`, and of `theirs` what is still true.

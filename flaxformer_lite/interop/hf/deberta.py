@@ -15,14 +15,14 @@ from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.family import ANSWERS, Family, classes_of, never_read, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATIONS, THEIR_ACTIVATIONS, UsualIds, num_labels
-from flaxformer_lite.interop.name_map import Arrays, Names
+from flaxformer_lite.interop.name_map import Names, NumpyArrays
 from flaxformer_lite.interop.options import Draft, Entry, Options, constant, ignored, option
 
 CLASSES = classes_of("DebertaV2")
 HEAD, OTHER_HEAD = "cls.predictions", "lm_predictions.lm_head"
 
 
-def words_of(options: Options, name: str, known: tuple[str, ...]) -> list[str]:
+def option_words(options: Options, name: str, known: tuple[str, ...]) -> list[str]:
     """Returns the words of an option, which is a list of words or one string with bars between them."""
     stated = options.raw(name)
     given = stated.lower().split("|") if isinstance(stated, str) else stated or []
@@ -35,7 +35,7 @@ def words_of(options: Options, name: str, known: tuple[str, ...]) -> list[str]:
 def read_attention(options: Options, draft: Draft) -> None:
     """Reads the terms of the scores, and the table of relative positions."""
     options.one_of("relative_attention", (True,), False)
-    terms = words_of(options, "pos_att_type", ("c2p", "p2c"))
+    terms = option_words(options, "pos_att_type", ("c2p", "p2c"))
     if not terms:
         raise options.wrong("pos_att_type", "it should be c2p, p2c or both: without it no layer reads positions")
     distance, buckets = options.integer("max_relative_positions", -1), options.integer("position_buckets", -1)
@@ -46,7 +46,7 @@ def read_attention(options: Options, draft: Draft) -> None:
         position_to_content="p2c" in terms,
         share_projections=options.flag("share_att_key", False),
         table_norm=LayerNorm(epsilon=draft["norm.epsilon"])
-        if "layer_norm" in words_of(options, "norm_rel_ebd", ("none", "layer_norm"))
+        if "layer_norm" in option_words(options, "norm_rel_ebd", ("none", "layer_norm"))
         else None,
     )
     draft["attention.scale"] = draft["attention"].score_scale(draft["d_model"] // draft["num_heads"])
@@ -87,7 +87,7 @@ def read_widths(options: Options, draft: Draft) -> None:
     options.only("conv_kernel_size", 0)
 
 
-def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_heads(options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     heads = [head for head in (f"{HEAD}.transform", OTHER_HEAD) if f"{head}.dense.weight" in tensors]
     draft["head"] = LanguageModelHead(bias=True, transform=draft["activation"]) if heads else None
     if OTHER_HEAD in heads:  # its kernel is the table, whatever `tie_word_embeddings` is

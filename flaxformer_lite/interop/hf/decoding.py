@@ -203,7 +203,7 @@ def suppress_ids(options: Options, ends: Collection[int], size: int, notes: list
 # Back ------------------------------------------------------------------------------------------------------------------
 
 
-def special_ids(decode: DecodeConfig, model: ModelConfig) -> dict[str, Any]:
+def written_special_ids(decode: DecodeConfig, model: ModelConfig) -> dict[str, Any]:
     """Returns the special ids, as both files have them."""
     if model.num_decoder_layers == 0:
         return {"pad_token_id": decode.pad_id}
@@ -230,7 +230,7 @@ def generation_config(
     if model.num_encoder_layers:
         longest = decode.max_length(longest_source)
         longest = min(longest, model.positions.max_positions or positions or longest)
-    settings = special_ids(decode, model) | write_table(TABLE, decode)
+    settings = written_special_ids(decode, model) | write_table(TABLE, decode)
     settings |= {
         "length_penalty": decode.alpha if decode.length_penalty == "average" else 0.0,
         "do_sample": sampling is not None,

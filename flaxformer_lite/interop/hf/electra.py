@@ -16,13 +16,15 @@ from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.bart import sinusoidal_table
 from flaxformer_lite.interop.hf.family import ANSWERS, Family, classes_of, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import SUMMARY, UsualIds, embedding_width, num_labels
-from flaxformer_lite.interop.name_map import Arrays, Names
+from flaxformer_lite.interop.name_map import Names, NumpyArrays
 from flaxformer_lite.interop.options import Draft, Options, ignored, only
 
 # Heads ----------------------------------------------------------------------------------------------------------------
 
 
-def read_heads(masked: str, activation: Activation | None, options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_heads(
+    masked: str, activation: Activation | None, options: Options, draft: Draft, tensors: NumpyArrays
+) -> None:
     """Sets the heads. `masked` is the head for masked tokens; `activation` is that of the heads, None: that of the layers."""
     activation = activation or draft["activation"]
     draft["head"] = LanguageModelHead(bias=True, transform=activation) if f"{masked}.dense.weight" in tensors else None
@@ -37,7 +39,7 @@ def reads_each(model: ModelConfig) -> bool:
     return model.pooler is not None and model.pooler.token == "each"
 
 
-def class_names(model: ModelConfig, architecture: str) -> Names:
+def class_layer_names(model: ModelConfig, architecture: str) -> Names:
     """Returns the names of the layers of classes: of a text behind a dense layer, of tokens without that layer."""
     place = "classifier" if reads_each(model) else "classifier.out_proj"
     return {"pooler/dense": "classifier.dense", **bert.classes_layer(architecture, place)}
@@ -50,7 +52,7 @@ DISCRIMINATES = "ElectraForPreTraining"
 CLASSES = classes_of("Electra")
 
 
-def read_electra_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_electra_heads(options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     read_heads(GENERATOR, "gelu", options, draft, tensors)
     if f"{DISCRIMINATOR}.dense.weight" in tensors:
         draft["pooler"] = Pooler(token="each", activation=draft["activation"], num_classes=1)
@@ -70,7 +72,7 @@ def electra_names(model: ModelConfig, architecture: str) -> Names:
         "head/transform": f"{GENERATOR}.dense",
         "head/norm": f"{GENERATOR}.LayerNorm",
         "head": "generator_lm_head",
-        **(discriminator if architecture == DISCRIMINATES else class_names(model, architecture)),
+        **(discriminator if architecture == DISCRIMINATES else class_layer_names(model, architecture)),
     }
 
 
@@ -103,7 +105,7 @@ ELECTRA = Family(
 def roformer_names(model: ModelConfig, architecture: str) -> Names:
     output = bert.head_output(model, "cls.predictions")
     base = {**bert.base_names("roformer"), "encoder/embedding_projection": "roformer.embeddings_project"}
-    return {**base, **bert.HEADS, **output, **class_names(model, architecture)}
+    return {**base, **bert.HEADS, **output, **class_layer_names(model, architecture)}
 
 
 ROFORMER = Family(

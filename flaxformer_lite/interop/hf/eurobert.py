@@ -9,7 +9,7 @@ from flaxformer_lite.core.model import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.interop.hf import llama
 from flaxformer_lite.interop.hf.family import Family, classes_of, tied_copies
 from flaxformer_lite.interop.hf.options import UsualIds, num_labels
-from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
+from flaxformer_lite.interop.name_map import Names, NumpyArrays, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced, required
 
 CLASSES = classes_of("EuroBert")._replace(of_answers="")
@@ -35,7 +35,7 @@ def pooling_options(model: ModelConfig) -> dict[str, Any]:
     return {"classifier_pooling": names[model.pooler.token]} if model.pooler and model.pooler.token in names else {}
 
 
-def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_heads(options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     llama.read_head(CLASSES.base, TABLE_NAME, HEAD_NAME, options, draft, tensors)
     if "classifier.weight" not in tensors:
         draft["pooler"] = None

@@ -14,7 +14,7 @@ import numpy as np
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.interop.differences import resolved
 from flaxformer_lite.interop.hf.options import UsualIds
-from flaxformer_lite.interop.name_map import PYTORCH, Arrays, Leaves, Names, Tensors, WeightName, name_map
+from flaxformer_lite.interop.name_map import PYTORCH, Leaves, Names, NumpyArrays, Tensors, WeightName, name_map
 from flaxformer_lite.interop.options import Draft, Options, Table, read_table, write_table
 
 ANSWERS = "qa_outputs.weight"
@@ -32,7 +32,7 @@ class IgnorableTensor(NamedTuple):
     """A regular expression that matches the whole name."""
     expected: str
     """The expected values, in words, for the error."""
-    fits: Callable[[np.ndarray, Arrays, ModelConfig], bool]
+    fits: Callable[[np.ndarray, NumpyArrays, ModelConfig], bool]
     """Returns whether the values are the expected ones, given the tensor, all tensors of the file, and the model."""
     copy_of: tuple[str, ...] = ()
     """The tensors that it may repeat. If the file has only copies of a needed tensor, the first of them replaces it."""
@@ -88,7 +88,7 @@ class Family:
     """The constants of the family, and the values of options that `config.json` leaves out."""
     table: Table
     """The options, in the order in which they are read."""
-    read_heads: Callable[[Options, Draft, Arrays], None]
+    read_heads: Callable[[Options, Draft, NumpyArrays], None]
     """Sets the heads and the tied tables of the draft, after the table: the tensors decide which exist."""
     architecture: Callable[[ModelConfig, Collection[str]], str]
     """Returns the class for a model. Gets the names of the imported tensors, and the class that the file states; for a model that
@@ -107,7 +107,7 @@ class Family:
     like_unused: str = ""
     """The name of a norm of the same shape, which each file has."""
 
-    def model_config(self, options: Options, tensors: Arrays) -> ModelConfig:
+    def model_config(self, options: Options, tensors: NumpyArrays) -> ModelConfig:
         """Returns our model for `config.json` and all tensors. Raises: ValueError that names an option that does not fit."""
         draft = read_table(self.table, options, self.template)
         self.read_heads(options, draft, tensors)
@@ -122,7 +122,7 @@ class Family:
         """Returns the parameters of the model that the class has a name for."""
         return name_map(self.names(model, architecture), model, self.leaves)
 
-    def full_names(self, weights: Arrays) -> Tensors:
+    def full_names(self, weights: NumpyArrays) -> Tensors:
         """Returns the tensors under names with the prefix; norms of the oldest files get their present names."""
         tensors = {}
         bare = self.prefix and not any(name.startswith(self.prefix) for name in weights)
@@ -138,7 +138,7 @@ class Family:
         return tensors
 
     def split_ignorable(
-        self, tensors: Arrays, wanted: Collection[str], model: ModelConfig
+        self, tensors: NumpyArrays, wanted: Collection[str], model: ModelConfig
     ) -> tuple[Tensors, list[str]]:
         """Returns the needed tensors, and the names of the ignorable ones.
 
@@ -163,7 +163,7 @@ class Family:
             skipped.append(name)
         return {name: x for name, x in tensors.items() if name not in skipped}, skipped
 
-    def saved_names(self, weights: Arrays, architecture: str) -> Tensors:
+    def saved_names(self, weights: NumpyArrays, architecture: str) -> Tensors:
         """Returns the tensors under the names that the class saves them with, without the norm that it does not have."""
         if self.unused_norm:
             weights = {name: x for name, x in weights.items() if not name.startswith(f"{self.unused_norm}.")}
@@ -183,14 +183,14 @@ class Family:
 def tied_copies(original: str, *names: str) -> list[IgnorableTensor]:
     """Returns tied tensors that a file repeats under these names, equal to the original."""
 
-    def fits(x: np.ndarray, weights: Arrays, model: ModelConfig) -> bool:
+    def fits(x: np.ndarray, weights: NumpyArrays, model: ModelConfig) -> bool:
         return tensors_equal(x, weights.get(original))
 
     expected = f"equal to {original}, with which it is tied"
     return [IgnorableTensor(re.escape(name), expected, fits, (original,)) for name in names]
 
 
-def first_of(tensors: Arrays, *names: str) -> np.ndarray | None:
+def first_of(tensors: NumpyArrays, *names: str) -> np.ndarray | None:
     """Returns the first of these tensors that is in the file; None if none is."""
     return next((tensors[name] for name in names if name in tensors), None)
 

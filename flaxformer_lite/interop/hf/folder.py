@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.files.text.json_objects import read_any_json
 from flaxformer_lite.files.tokenizers.kinds import HUB_FILES, SENTENCE_FILES, copy_files
-from flaxformer_lite.interop.name_map import Arrays, Tensors
+from flaxformer_lite.interop.name_map import NumpyArrays, Tensors
 from flaxformer_lite.interop.weight_files import PICKLES, new_folder, read_file
 
 WEIGHTS, INDEX, SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"
@@ -65,7 +65,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             raise ValueError(
                 f"{folder} {what}, but {deeper.relative_to(folder)} exists: name the folder {deeper.parent}"
             )
-        for file in files_in(folder) if folder.is_dir() else [folder.name] if folder.exists() else []:
+        for file in names_of_files(folder) if folder.is_dir() else [folder.name] if folder.exists() else []:
             if any(fnmatchcase(file, pattern) for pattern in UNREAD):
                 raise ValueError(f"{folder} {what}, and {file} is not read: {instead_of(file)}")
         raise ValueError(
@@ -80,7 +80,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_tensors(folder: Path) -> Tensors:
     """Returns every tensor by name, as stored. Raises: ValueError where a file is missing, damaged or holds more than tensors."""
     if (file := stored(folder, WEIGHTS, INDEX)) is None:
-        raise ValueError(f"{folder} is not a model to read: it {weights_elsewhere(files_in(folder))}")
+        raise ValueError(f"{folder} is not a model to read: it {weights_elsewhere(names_of_files(folder))}")
     return read_shards(file) if file.suffix == ".json" else read_file(file)
 
 
@@ -94,7 +94,7 @@ def stored(folder: Path, *names: str) -> Path | None:
     return next((folder / name for name in either(*names) if (folder / name).is_file()), None)
 
 
-def files_in(folder: Path) -> list[str]:
+def names_of_files(folder: Path) -> list[str]:
     """Returns the names of the files in a folder and in the folders in it."""
     files = (path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
     return sorted(str(path.relative_to(folder)) for path in files)
@@ -149,7 +149,7 @@ def read_shards(index: Path) -> Tensors:
     return tensors
 
 
-def write_folder(output: Path, documents: Mapping[str, Any], tensors: Arrays, files: Path) -> None:
+def write_folder(output: Path, documents: Mapping[str, Any], tensors: NumpyArrays, files: Path) -> None:
     """Writes a new folder, completely or not at all: documents by file name, texts or JSON; the tensors; the files of `files`.
 
     A document replaces a file of the same name.
@@ -161,7 +161,7 @@ def write_folder(output: Path, documents: Mapping[str, Any], tensors: Arrays, fi
         save_tensors(tensors, unfinished / WEIGHTS, like=unfinished / "config.json")
 
 
-def save_tensors(tensors: Arrays, path: Path, like: Path) -> None:
+def save_tensors(tensors: NumpyArrays, path: Path, like: Path) -> None:
     """Writes tensors as a safetensors file, which those may read who may read the file `like`."""
     save_file({name: np.ascontiguousarray(x) for name, x in tensors.items()}, path, {"format": "pt"})
     os.chmod(path, like.stat().st_mode)  # the library lets only the owner read it

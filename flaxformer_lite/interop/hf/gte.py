@@ -12,7 +12,7 @@ from flaxformer_lite.interop.hf import bert, llama
 from flaxformer_lite.interop.hf.family import Family, classes_of, tied_copies
 from flaxformer_lite.interop.hf.nomic_bert import ROTARY
 from flaxformer_lite.interop.hf.options import UsualIds, num_labels
-from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
+from flaxformer_lite.interop.name_map import Names, NumpyArrays, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, option
 
 CLASSES = classes_of("Gte")._replace(of_answers="")
@@ -23,7 +23,7 @@ def read_inner_dropout(options: Options, draft: Draft) -> None:
     draft["dropout.feed_forward_rate"] = draft["dropout.residual_rate"]
 
 
-def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_heads(options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     draft["head"] = LanguageModelHead(bias=True, transform="gelu") if "lm_head.dense.weight" in tensors else None
     has_classes, has_pooler = "classifier.weight" in tensors, "gte.pooler.dense.weight" in tensors
     draft["pooler"] = Pooler(num_classes=num_labels(options) if has_classes else 0) if has_pooler else None

@@ -15,9 +15,9 @@ from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
 from flaxformer_lite.interop.hf.metrics import Metric, read_metric
 from flaxformer_lite.interop.hf.multimodal import text_config, text_tensors
-from flaxformer_lite.interop.hf.options import architecture_of, finish
+from flaxformer_lite.interop.hf.options import architecture_of, refuse_unread
 from flaxformer_lite.interop.hf.sentence import Steps, dense_names, dense_tensors, read_steps, similarity_note
-from flaxformer_lite.interop.name_map import Arrays, Tensors, WeightName, renamings, to_params
+from flaxformer_lite.interop.name_map import NumpyArrays, Tensors, WeightName, renamings, to_params
 from flaxformer_lite.interop.options import Options
 
 NO_LIMIT = 1_000_000_000
@@ -116,7 +116,7 @@ def read_folder(folder: Path, families: Families | None = None, *, follow_links:
     )
 
 
-def fit_names(family: Family, config: Mapping[str, Any], stored: Arrays) -> tuple[Fitted, str]:
+def fit_names(family: Family, config: Mapping[str, Any], stored: NumpyArrays) -> tuple[Fitted, str]:
     """Returns the tensors under the first names that fit the model, else under those that fit best; a note says which they are.
 
     Raises: ValueError that names an option that does not fit.
@@ -137,11 +137,11 @@ def fit_names(family: Family, config: Mapping[str, Any], stored: Arrays) -> tupl
     return min(misfitting, key=lambda pair: pair[0].misfits)
 
 
-def fitted(family: Family, config: Mapping[str, Any], tensors: Arrays) -> Fitted:
+def fitted(family: Family, config: Mapping[str, Any], tensors: NumpyArrays) -> Fitted:
     """Returns the model that these tensors make up. Raises: ValueError that names an option that does not fit."""
     options = Options(config)
     model = family.model_config(options, tensors)
-    unread = finish(options, family.model_type)
+    unread = refuse_unread(options, family.model_type)
     architecture = family.architecture(model, {*tensors, architecture_of(options)})
     names = family.name_map(model, architecture)
     wanted = {name for weight in names for name in weight.names}

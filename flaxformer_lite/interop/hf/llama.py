@@ -45,7 +45,7 @@ from flaxformer_lite.interop.hf.family import (
     tied_copies,
 )
 from flaxformer_lite.interop.hf.options import GATED_ACTIVATION, UsualIds, architecture_of, num_labels
-from flaxformer_lite.interop.name_map import Arrays, Names, Tensor, prefixed
+from flaxformer_lite.interop.name_map import Names, NumpyArrays, Tensor, prefixed
 from flaxformer_lite.interop.options import (
     OPTIONAL_INTEGER,
     Draft,
@@ -67,7 +67,7 @@ from flaxformer_lite.interop.options import (
 HEAD_PREFIXES = ("lm_head.", "embed_out.", "score.", "classifier.", "qa_outputs.")
 
 
-def read_head(base: str, embedding: str, head: str, options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_head(base: str, embedding: str, head: str, options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     """Sets the language-model head. `base`: the class without one; `embedding`, `head`: the names of the two matrices.
 
     Two matrices with different values are not tied, whatever the config states; the library does the same. A tied language model
@@ -80,7 +80,9 @@ def read_head(base: str, embedding: str, head: str, options: Options, draft: Dra
         draft["head"] = None
 
 
-def read_heads(classes: ClassNames, embedding: str, head: str, options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_heads(
+    classes: ClassNames, embedding: str, head: str, options: Options, draft: Draft, tensors: NumpyArrays
+) -> None:
     """Sets the heads. `embedding` and `head` are the names of the embedding table and of the language model's matrix."""
     read_head(classes.base, embedding, head, options, draft, tensors)
     of_tokens = {"score.weight", "score.bias"} <= tensors.keys() or "classifier.weight" in tensors
@@ -218,11 +220,11 @@ def read_factors(options: Options, name: str, default: None) -> tuple[float, ...
     return tuple(map(float, factors))
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling | DynamicScaling
+RotaryScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling | DynamicScaling
 FACTOR = required("factor", "factor")
 LENGTH = Entry(write=lambda scaling: {ORIGINAL: scaling.original_length})
 FACTORS = Kind(read_factors, list)
-SCALINGS: dict[str, tuple[Scaling, Table]] = {
+SCALINGS: dict[str, tuple[RotaryScaling, Table]] = {
     "linear": (LinearScaling(), (FACTOR,)),
     "llama3": (
         Llama3Scaling(),
@@ -403,7 +405,7 @@ def norms_of_heads(name: str) -> Entry:
     return Entry(read, lambda model: {name: model.attention.qk_norm is not None})
 
 
-def check_heads_divide(model: ModelConfig) -> dict[str, Any]:
+def head_options(model: ModelConfig) -> dict[str, Any]:
     if model.d_model % model.num_heads:
         raise CannotExpress(
             f"it needs model.d_model divisible by model.num_heads; they are {model.d_model} and {model.num_heads}",
@@ -412,7 +414,7 @@ def check_heads_divide(model: ModelConfig) -> dict[str, Any]:
     return {}
 
 
-HEADS_DIVIDE = Entry(write=check_heads_divide)
+HEADS_DIVIDE = Entry(write=head_options)
 """The library's config class wants d_model to be a multiple of num_heads, also where heads have another width."""
 
 

@@ -18,7 +18,7 @@ from flaxformer_lite.core.model.positions import Learned, Sinusoidal, sinusoids
 from flaxformer_lite.interop.hf import bart
 from flaxformer_lite.interop.hf.family import Family, IgnorableTensor
 from flaxformer_lite.interop.hf.options import UsualIds, padding_before
-from flaxformer_lite.interop.name_map import Arrays, Names
+from flaxformer_lite.interop.name_map import Names, NumpyArrays
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
 
 PRE_NORM_ONLY = only("normalize_before", True), only("add_final_layer_norm", True), bart.NO_BLENDERBOT
@@ -54,7 +54,7 @@ M2M_TABLE = (
 )
 
 
-def is_computed(x: np.ndarray, tensors: Arrays, model: ModelConfig) -> bool:
+def is_computed(x: np.ndarray, tensors: NumpyArrays, model: ModelConfig) -> bool:
     """Returns whether a table of positions equals those that are computed here; the row of the padding is any."""
     if x.ndim != 2 or x.shape[1] != model.d_model:
         return False

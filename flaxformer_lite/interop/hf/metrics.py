@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from flaxformer_lite.core.model import Estimator, LayerMix, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.objectives import Regression
 from flaxformer_lite.interop.hf.folder import read_json
-from flaxformer_lite.interop.hf.sentence import Pooling
+from flaxformer_lite.interop.hf.sentence import PoolingName
 from flaxformer_lite.interop.name_map import Names, Tensors, WeightName, name_map
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
@@ -32,7 +32,7 @@ METRICX: dict[str, tuple[str, str, int]] = {
 """The text that each version reads, with a reference and without one, and its most tokens."""
 WORST = 25.0
 """The number of the worst translation in MetricX; the best has 0."""
-POOLINGS: dict[str, Pooling] = {"avg": "mean", "max": "max", "cls": "cls"}
+POOLINGS: dict[str, PoolingName] = {"avg": "mean", "max": "max", "cls": "cls"}
 LAYER_WEIGHTS: dict[str, Literal["softmax", "sparsemax"]] = {"softmax": "softmax", "sparsemax": "sparsemax"}
 COMET = {"regression_metric": True, "referenceless_regression_metric": False}
 """Whether a reference is read, by the class in COMET."""

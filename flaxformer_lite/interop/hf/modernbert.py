@@ -23,7 +23,7 @@ from flaxformer_lite.interop.hf import llama
 from flaxformer_lite.interop.hf.family import Family, classes_of, tensors_equal, tied_copies
 from flaxformer_lite.interop.hf.llama import FULL, LOCAL
 from flaxformer_lite.interop.hf.options import ACTIVATION, GATED_ACTIVATION, UsualIds, architecture_of, num_labels
-from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
+from flaxformer_lite.interop.name_map import Names, NumpyArrays, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option
 
 CLASSES = classes_of("ModernBert")
@@ -92,7 +92,7 @@ def head_options(model: ModelConfig) -> dict[str, Any]:
     return written
 
 
-def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_heads(options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     """Sets the heads. Classifiers of texts, of tokens and of the places of answers have the same tensors: the class decides."""
     matrix, table = tensors.get("decoder.weight"), tensors.get(TABLE_NAME)
     if matrix is not None and not tensors_equal(matrix, table):

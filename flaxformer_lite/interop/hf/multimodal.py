@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.base.console import counted
 from flaxformer_lite.core.base.bounds import cut
-from flaxformer_lite.interop.name_map import Arrays, Tensors
+from flaxformer_lite.interop.name_map import NumpyArrays, Tensors
 from flaxformer_lite.interop.options import Options
 
 TEXT = re.compile(r"^(model\.)?language_model\.")
@@ -70,12 +70,12 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**half.usual, **stated, **whole, "model_type": half.model_type, "architectures": names}
 
 
-def text_names(tensors: Arrays) -> Tensors:
+def text_names(tensors: NumpyArrays) -> Tensors:
     """Returns tensors under the names that they have in a model of the text half."""
     return {TEXT.sub(r"\1", name): x for name, x in tensors.items()}
 
 
-def text_tensors(tensors: Arrays) -> tuple[Tensors, str]:
+def text_tensors(tensors: NumpyArrays) -> tuple[Tensors, str]:
     """Returns the tensors of the text half, and a note that names what was left out; empty if nothing was."""
     left_out: dict[str, list[str]] = {}
     for name in sorted(tensors):

@@ -13,7 +13,7 @@ from flaxformer_lite.core.model import DotProduct, LanguageModelHead, LayerNorm,
 from flaxformer_lite.interop.hf import bert, llama
 from flaxformer_lite.interop.hf.family import Family, classes_of
 from flaxformer_lite.interop.hf.options import PLAIN, SUMMARY, UsualIds, num_labels
-from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
+from flaxformer_lite.interop.name_map import Names, NumpyArrays, prefixed
 from flaxformer_lite.interop.options import OPTIONAL_INTEGER, Draft, Entry, Options, Table, ignored, only, option
 
 # Both -----------------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def read_older(options: Options, draft: Draft) -> None:
     options.only("activation_function", "swiglu")
 
 
-def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_heads(options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     has_head = "cls.predictions.transform.dense.weight" in tensors
     draft["head"] = LanguageModelHead(bias=True, transform=PLAIN[draft["activation"]]) if has_head else None
     num_classes = num_labels(options) if "classifier.weight" in tensors else 0

@@ -153,7 +153,7 @@ def library_options() -> dict[str, list[str]]:
     return {name: words.split() for name, _, words in (line.partition(":") for line in lines)}
 
 
-def finish(options: Options, model_type: str) -> str:
+def refuse_unread(options: Options, model_type: str) -> str:
     """Refuses options that were not asked for, where they may change the model. Returns a note on the others; empty without any.
 
     A family that the library does not have may read any option.

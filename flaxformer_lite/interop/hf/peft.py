@@ -26,7 +26,7 @@ from flaxformer_lite.core.model import LoRA, ModelConfig
 from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, INDEX, WEIGHTS, read_json, stored
 from flaxformer_lite.interop.hf.import_folder import Imported
 from flaxformer_lite.interop.hf.multimodal import text_names
-from flaxformer_lite.interop.name_map import Arrays, Tensors, WeightName, is_finite, listed, our_shapes, unwrapped
+from flaxformer_lite.interop.name_map import NumpyArrays, Tensors, WeightName, is_finite, listed, our_shapes, unwrapped
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 
@@ -186,7 +186,7 @@ def read_tensors(folder: Path) -> Tensors:
     return tensors
 
 
-def check_read(tensors: Arrays, known: Set[str], targets: Sequence[str]) -> None:
+def check_read(tensors: NumpyArrays, known: Set[str], targets: Sequence[str]) -> None:
     """Raises: ValueError that lists the tensors that belong to no projection of the base."""
     if left := listed("left over", tensors.keys() - known):
         raise ValueError(f"{left}: only adapters of projections of the base are read; merge the others by PEFT")

@@ -20,12 +20,12 @@ from flaxformer_lite.core.objectives import BaseObjective, Objectives
 from flaxformer_lite.core.reading.heads import DenseLayer, SentenceEmbedding
 from flaxformer_lite.files.text.json_objects import read_any_json
 from flaxformer_lite.interop.hf.folder import WEIGHTS, read_json, stored
-from flaxformer_lite.interop.name_map import Arrays, Tensors, WeightName, name_map
+from flaxformer_lite.interop.name_map import NumpyArrays, Tensors, WeightName, name_map
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 
-Pooling = Literal["mean", "weighted_mean", "mean_sqrt_length", "max", "cls", "last"]
-POOLINGS: dict[str, Pooling] = {
+PoolingName = Literal["mean", "weighted_mean", "mean_sqrt_length", "max", "cls", "last"]
+POOLINGS: dict[str, PoolingName] = {
     "mean": "mean",
     "weightedmean": "weighted_mean",
     "mean_sqrt_len_tokens": "mean_sqrt_length",
@@ -137,7 +137,7 @@ def step_options(folder: Path, path: str) -> Options:
     return options
 
 
-def read_pooling(folder: Path, path: str) -> Pooling:
+def read_pooling(folder: Path, path: str) -> PoolingName:
     options = Options(read_json(folder / path / "config.json"), f"{path}/config.json: ")
     flags = [name for name in OLDER if options.flag(name, False)]
     if options.has("pooling_mode") or not flags:
@@ -183,7 +183,7 @@ def with_prompts(objective: Objectives, steps: Steps) -> Objectives:
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def steps_of(model: ModelConfig, objective: BaseObjective, before: Steps) -> Steps:
+def module_steps(model: ModelConfig, objective: BaseObjective, before: Steps) -> Steps:
     """Returns the steps of a run's folder; an objective without prompts leaves those of the folder that it started from."""
     if model.sentence_embedding is None:
         return Steps(None)
@@ -204,12 +204,12 @@ def dense_names(model: ModelConfig, paths: Sequence[str] | None = None) -> list[
     return name_map({f"sentence_embedding/dense_{i}": f"{path}/linear" for i, path in enumerate(paths)}, model)
 
 
-def without_dense(tensors: Arrays) -> Tensors:
+def without_dense(tensors: NumpyArrays) -> Tensors:
     """Returns the tensors of the model itself."""
     return {name: x for name, x in tensors.items() if "/" not in name}
 
 
-def weight_files(tensors: Arrays) -> dict[str, bytes]:
+def weight_files(tensors: NumpyArrays) -> dict[str, bytes]:
     """Returns the files of the dense layers' weights, by their paths."""
     files: dict[str, Tensors] = {}
     for name, x in tensors.items():

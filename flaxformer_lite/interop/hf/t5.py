@@ -24,7 +24,7 @@ from flaxformer_lite.interop.hf.options import (
     architecture_of,
     num_labels,
 )
-from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
+from flaxformer_lite.interop.name_map import Names, NumpyArrays, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option, replaced
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"
@@ -110,7 +110,7 @@ TABLE = (
 )
 
 
-def read_heads(classes: str, options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_heads(classes: str, options: Options, draft: Draft, tensors: NumpyArrays) -> None:
     """Sets the stacks, the heads and their factor: the tensors decide which there are, and whether the head has its own matrix."""
     tensors = {name.removeprefix(BODY): x for name, x in tensors.items()}
     has_decoder = any(name.startswith("decoder.block.") for name in tensors)

@@ -24,7 +24,7 @@ TABLE, HEAD = "model.decoder.embed_tokens.weight", "lm_head.out_proj.weight"
 SHORTEST_WINDOW = 1024
 """The shortest window that an encoder may have: see above. All published models have 4096."""
 
-STACK = (*llama.TABLE, *gemma.GEMMA2_ENTRIES)
+STACK_ENTRIES = (*llama.TABLE, *gemma.GEMMA2_ENTRIES)
 STACK_TEMPLATE = replaced(gemma.GEMMA2, {"residual": Residual(pre="n", post="nda", final="nd")})
 """One stack, as a model of its own. Dropout follows its last norm."""
 TEMPLATE = replaced(STACK_TEMPLATE, {"num_encoder_layers": 1, "share_source_target": False})
@@ -47,7 +47,7 @@ def read_stacks(options: Options, draft: Draft) -> None:
     for name in ("encoder", "decoder"):
         group = options.group(name)
         group.ignore(*HARMLESS, "is_decoder", "cross_attention_hidden_size", "dropout_rate")
-        stacks.append(read_table(STACK, group, STACK_TEMPLATE).build())
+        stacks.append(read_table(STACK_ENTRIES, group, STACK_TEMPLATE).build())
     encoder, decoder = stacks
     if encoder.sliding_window is not None and encoder.sliding_window.size < SHORTEST_WINDOW:
         rule = f"it should be at least {SHORTEST_WINDOW} in an encoder, which reads whole sources here"
@@ -80,8 +80,8 @@ def stack_options(model: ModelConfig) -> dict[str, Any]:
         sliding_window=model.sliding_window,
     )
     return {
-        "encoder": write_table(STACK, resolved(encoder)),
-        "decoder": write_table(STACK, resolved(decoder)),
+        "encoder": write_table(STACK_ENTRIES, resolved(encoder)),
+        "decoder": write_table(STACK_ENTRIES, resolved(decoder)),
         "vocab_size": model.output_size,
     }
 

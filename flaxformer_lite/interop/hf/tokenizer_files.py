@@ -136,9 +136,9 @@ def unknown_class(name: str) -> str:
 
 def why_none(folder: Path, name: str) -> str:
     """Returns the reason that a folder's tokenizer is not read: the files that it has, or their absence."""
-    here = [file.name for pattern in TOKENIZER_FILES for file in sorted(folder.glob(pattern))]
+    here = [file.name for pattern in TOKENIZER_PATTERNS for file in sorted(folder.glob(pattern))]
     deeper = [
-        str(file.relative_to(folder)) for pattern in TOKENIZER_FILES for file in sorted(folder.glob(f"*/{pattern}"))
+        str(file.relative_to(folder)) for pattern in TOKENIZER_PATTERNS for file in sorted(folder.glob(f"*/{pattern}"))
     ]
     remedy = "save a tokenizer.json with the library (AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW))"
     if here:
@@ -333,7 +333,7 @@ def wrong_id(i: int, text: str) -> ValueError:
 FAIRSEQ_MODEL = "sentencepiece.bpe.model"
 """A SentencePiece model whose pieces have ids of a vocabulary."""
 MARIAN = ("source.spm", "target.spm", "vocab.json")
-TOKENIZER_FILES = (
+TOKENIZER_PATTERNS = (
     "tokenizer.json",
     "*.model",
     "*.spm",

@@ -9,10 +9,10 @@ from flaxformer_lite.interop.name_map import Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Kind, Options, choice, constant, option
 from flaxformer_lite.interop.systems.system import System
 
-POST_NORM = Residual(pre="", post="dan", final="n")
+POST_NORM_AND_LAST = Residual(pre="", post="dan", final="n")
 """A norm after each sublayer, and another after the stack."""
 NORM_FIRST = Kind(
-    lambda options, name, default: PRE_NORM if options.flag(name, default) else POST_NORM,
+    lambda options, name, default: PRE_NORM if options.flag(name, default) else POST_NORM_AND_LAST,
     lambda residual: residual.pre == "n",
 )
 
@@ -27,7 +27,7 @@ TEMPLATE = ModelConfig(
     positions=NoPositions(),
     activation="relu",
     norm=LayerNorm(epsilon=1e-5),
-    residual=POST_NORM,
+    residual=POST_NORM_AND_LAST,
     dropout=DropoutRates(embedding_rate=0.0, attention_rate=0.1, feed_forward_rate=0.1, residual_rate=0.1),
     scale_embeddings=False,
     head=None,

@@ -20,7 +20,7 @@ PAIR_FIELDS = (
     ("question", "passage"),
 )
 """Usual names of the fields of two texts."""
-LABEL_FIELDS = (
+CLASS_FIELDS = (
     "label",
     "labels",
     "class",
@@ -70,7 +70,7 @@ def recipe(examples: Examples) -> Recipe | None:
 
 def record_of(examples: Examples) -> Classes | None:
     """Returns the fields of the texts and of the labels; None if the rows have none."""
-    text, label = examples.first(TEXT_FIELDS, str), examples.first((*LABEL_FIELDS, *NUMBERS), str, int, float, list)
+    text, label = examples.first(TEXT_FIELDS, str), examples.first((*CLASS_FIELDS, *NUMBERS), str, int, float, list)
     texts = examples.texts or examples.all_of(PAIR_FIELDS) or [name for name in [text] if name]
     labels = examples.labels or [name for name in [label] if name]
     others = examples.others(*texts, *labels)

@@ -144,11 +144,11 @@ def as_json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
         filled = {
             name: None if not hasattr(value, "__len__") and value != value else value for name, value in row.items()
         }
-        lines.append(json.dumps(with_class_names(filled, features), ensure_ascii=False, default=json_value) + "\n")
+        lines.append(json.dumps(with_class_names(filled, features), ensure_ascii=False, default=plain_value) + "\n")
     return "".join(lines)
 
 
-def json_value(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Returns an array as a list, and any other value that JSON lacks, such as a date, as a text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 

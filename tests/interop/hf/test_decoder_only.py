@@ -36,7 +36,7 @@ from flaxformer_lite.interop.exporting import export, first_fitting
 from flaxformer_lite.interop.hf.decoding import decode_config
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
 from flaxformer_lite.interop.hf.llama import layer_types
-from flaxformer_lite.interop.hf.options import finish
+from flaxformer_lite.interop.hf.options import refuse_unread
 from tests.support.hf_folders import DATA, copied, with_tensors
 from tests.support.quick import quick
 
@@ -87,7 +87,7 @@ def read(model_type: str, tensors: tuple[str, ...] = (), /, **options: Any) -> M
 def read_config(config: dict[str, Any], tensors: tuple[str, ...] = ()) -> ModelConfig:
     options = Options(config)
     model = FAMILIES[config["model_type"]].model_config(options, dict.fromkeys(tensors, np.zeros(1)))
-    finish(options, config["model_type"])
+    refuse_unread(options, config["model_type"])
     return model
 
 

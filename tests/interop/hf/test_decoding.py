@@ -14,7 +14,7 @@ from flaxformer_lite.core.model.positions import Sinusoidal
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.interop import FAMILIES, read_folder
-from flaxformer_lite.interop.hf.decoding import decode_config, export_notes, generation_config, special_ids
+from flaxformer_lite.interop.hf.decoding import decode_config, export_notes, generation_config, written_special_ids
 from flaxformer_lite.interop.hf.options import UsualIds
 from tests.support.hf_folders import DATA
 
@@ -38,7 +38,7 @@ def test_absent_special_ids_are_those_of_the_family_and_null_is_none(
     found, _ = decode_config(config, None, ALONE, special)
     assert (found.pad_id, found.bos_id, found.eos_id) == expected
     again = generation_config(found, ALONE, 9)
-    assert decode_config(special_ids(found, ALONE), again, ALONE, special) == (found, [])
+    assert decode_config(written_special_ids(found, ALONE), again, ALONE, special) == (found, [])
 
 
 def test_a_decoder_alone_needs_no_special_id() -> None:
@@ -48,7 +48,7 @@ def test_a_decoder_alone_needs_no_special_id() -> None:
         found, notes = decode_config(config, None, ALONE, UsualIds())
         assert (found.pad_id, found.bos_id, found.eos_ids) == (0, None, ())
         again = generation_config(found, ALONE, 9)
-        assert decode_config(special_ids(found, ALONE), again, ALONE, UsualIds()) == (found, notes)
+        assert decode_config(written_special_ids(found, ALONE), again, ALONE, UsualIds()) == (found, notes)
         with pytest.raises(ValueError, match="decoder_start_token_id is null: an answer starts from it"):
             decode_config(config, None, dataclasses.replace(ALONE, num_encoder_layers=2), UsualIds())
 

@@ -15,7 +15,7 @@ from flaxformer_lite.core.predictions.forward import ModelOutput, arguments, for
 from flaxformer_lite.interop import FAMILIES, Imported, read_folder
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export
-from flaxformer_lite.interop.hf.decoding import generation_config, special_ids
+from flaxformer_lite.interop.hf.decoding import generation_config, written_special_ids
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
 from flaxformer_lite.interop.hf.sentence import weight_files, without_dense
 from flaxformer_lite.interop.options import replaced
@@ -168,7 +168,7 @@ def test_exported_tensors_equal_the_imported_ones(label: str, tmp_path: Path) ->
         assert array.tobytes() == theirs[name].astype(np.float32).tobytes(), name
         assert array.shape == theirs[name].shape, name
     documents = {
-        "config.json": special_ids(found.decode, found.model) | exported.config,
+        "config.json": written_special_ids(found.decode, found.model) | exported.config,
         "generation_config.json": generation_config(found.decode, found.model, 20),
     }
     limit = documents["generation_config.json"].get("max_new_tokens") if found.model.num_decoder_layers else None

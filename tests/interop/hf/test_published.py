@@ -12,7 +12,7 @@ import pytest
 
 from flaxformer_lite.interop import FAMILIES, Options
 from flaxformer_lite.interop.hf.decoding import decode_config
-from flaxformer_lite.interop.hf.options import finish
+from flaxformer_lite.interop.hf.options import refuse_unread
 from flaxformer_lite.interop.name_map import our_shapes
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
@@ -36,7 +36,7 @@ def test_a_published_checkpoint_is_read(name: str) -> None:
     family, options = FAMILIES[config["model_type"]], Options(config)
     tensors = {tensor: np.full((2, 2), i) for i, tensor in enumerate(given["tensors"])}
     model = family.model_config(options, tensors)
-    finish(options, family.model_type)
+    refuse_unread(options, family.model_type)
     ours_alone = model.d_model if family.unused_norm else 0
     assert sum(map(math.prod, our_shapes(model).values())) - ours_alone == given["parameters"]
     decode, notes = decode_config(config, generation or None, model, family.special)
