@@ -8,7 +8,6 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 
 def require_absent(path: Path, kind: str = "folder") -> None:
@@ -67,7 +66,7 @@ def write_whole(path: Path, text: str) -> None:
     write_chunks(path, [text.encode()])
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Writes a file of JSON completely, or not at all."""
     write_whole(path, json.dumps(value, indent=2) + "\n")
 

@@ -63,7 +63,7 @@ def translating(
     loaded: "Run | EngineRun",
     decode: Mapping[str, Any],
     wanted: TranslationOptions,
-    forced: Mapping[str, Any],
+    forced: Mapping[str, object],
     *,
     ids: bool,
     scores: bool,

@@ -9,7 +9,7 @@ from flaxformer_lite.config.settings import TYPES, has_mark, walk
 from flaxformer_lite.core.base.annotations import Resume
 
 
-def flatten(config: Any, path: str = "") -> dict[str, Any]:
+def flatten(config: object, path: str = "") -> dict[str, Any]:
     """Returns the value of every leaf of a tree of dataclasses, by setting path; of a class from outside its name too."""
     values, names = dict[str, Any](), dict[str, Any]()
     for node in walk(config, path):
@@ -20,7 +20,9 @@ def flatten(config: Any, path: str = "") -> dict[str, Any]:
     return values | names  # a class from outside may have inherited a kind
 
 
-def changed(before: Mapping[str, Any], after: Mapping[str, Any], absent: Any = None) -> dict[str, tuple[Any, Any]]:
+def changed(
+    before: Mapping[str, object], after: Mapping[str, object], absent: object = None
+) -> dict[str, tuple[Any, Any]]:
     """Returns (value before, value after) of every key whose values differ, in order; `absent` stands for a missing one."""
     pairs = {key: (before.get(key, absent), after.get(key, absent)) for key in sorted(before.keys() | after.keys())}
     return {key: (old, new) for key, (old, new) in pairs.items() if old != new}

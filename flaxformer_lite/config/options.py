@@ -108,7 +108,7 @@ def options_in(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         yield option, [value] if equals else following
 
 
-def value_of(hint: Any, words: Sequence[str]) -> Any:
+def value_of(hint: object, words: Sequence[str]) -> Any:
     """Returns typed words as a value: True, False, None or a number where the setting takes one, else as a text."""
     literals = tuple(map(literal, words))
     for values in (literals, tuple(words)):
@@ -132,7 +132,7 @@ def literal(word: str) -> Any:
     return word
 
 
-def unknown_option(option: str, settings: Mapping[str, Any]) -> str:
+def unknown_option(option: str, settings: Mapping[str, object]) -> str:
     """Returns the message on an option that is not a setting, with the options that may have been meant."""
     setting = option[2:].replace("-", "_")
     if setting in settings or f"{setting}.kind" in settings:
@@ -146,7 +146,7 @@ def as_option(setting: str) -> str:
     return f"--{setting.replace('_', '-')}"
 
 
-def as_options(settings: Mapping[str, Any]) -> str:
+def as_options(settings: Mapping[str, object]) -> str:
     """Returns the words of a command line that set settings to these values."""
     words = []
     for setting, value in settings.items():

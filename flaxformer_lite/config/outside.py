@@ -82,7 +82,7 @@ def mistakes_in(file: Path) -> Iterator[None]:
         raise ValueError(f"{file}, line {line}: {said}") from error
 
 
-def outside_kind(value: Any, setting: str, hint: Any) -> str:
+def outside_kind(value: object, setting: str, hint: object) -> str:
     """Returns the kind, `module:Class`, of a variant that is in no union of the package.
 
     Raises: ValueError if no file could name the class, or if it belongs to the package and was left out of its union.
@@ -141,7 +141,7 @@ def class_in(module: ModuleType | None, name: str) -> type | None:
     return value if isinstance(value, type) and dataclasses.is_dataclass(value) else None
 
 
-def import_options(config: Any) -> str:
+def import_options(config: object) -> str:
     """Returns the options, ` --import FILE`, that a command needs to read this config; empty if all classes are the package's."""
     typed = {module.__name__: name for name, module in IMPORTED.values()}
     typed["__main__"] = getattr(sys.modules["__main__"], "__file__", None) or "FILE.py"  # a notebook has no file
@@ -150,7 +150,7 @@ def import_options(config: Any) -> str:
     return "".join(f" --import {shlex.quote(name)}" for name in names)
 
 
-def values_in(config: Any) -> Iterator[Any]:
+def values_in(config: object) -> Iterator[Any]:
     """Yields every dataclass in a config."""
     for node in walk(config):
         if dataclasses.is_dataclass(node.value):

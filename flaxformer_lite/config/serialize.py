@@ -27,7 +27,7 @@ def to_json(config: Config) -> str:
     return json.dumps({"format": FORMAT, **as_tree(config)}, indent=2, ensure_ascii=False) + "\n"
 
 
-def as_tree(value: Any, setting: str = "", hint: Any = Config) -> Any:
+def as_tree(value: object, setting: str = "", hint: object = Config) -> Any:
     """Returns a setting's value as JSON has it; a variant from outside the package has its class in the place of its kind."""
     if isinstance(value, MissingHook):
         return value.saved

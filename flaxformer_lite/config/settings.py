@@ -26,13 +26,13 @@ def settings_in(owner: type, prefix: str = "", marks: frozenset[Mark] = frozense
             yield from settings_in(variant, f"{setting.path}.", setting.marks)
 
 
-def variants_in(hint: Any) -> dict[str, Any]:
+def variants_in(hint: object) -> dict[str, Any]:
     """Returns the dataclass types that a value of an annotation may be, by their kinds; "" for one without a kind."""
     types = [choice for choice in alternatives(hint) if isinstance(choice, type) and dataclasses.is_dataclass(choice)]
     return {getattr(variant, "kind", ""): variant for variant in types}
 
 
-def item_type(hint: Any) -> Any:
+def item_type(hint: object) -> Any:
     """Returns the type hint of the items of a tuple, or of a tuple or None; None for any other type."""
     if typing.get_origin(hint) is Annotated:
         hint = typing.get_args(hint)[0]
@@ -55,7 +55,7 @@ class Node(NamedTuple):
     """The value that the default of the group has here: of a field in another variant its own default."""
 
 
-def walk(value: Any, path: str = "", hint: Any = None, default: Any = dataclasses.MISSING) -> Iterator[Node]:
+def walk(value: object, path: str = "", hint: object = None, default: object = dataclasses.MISSING) -> Iterator[Node]:
     """Yields a tree of settings: its root, then every setting, each group before the settings in it."""
     yield Node(path, value, hint, default)
     if not dataclasses.is_dataclass(value):

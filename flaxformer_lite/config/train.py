@@ -150,7 +150,7 @@ class TrainConfig(Checked, at="train"):
         """Whether the best checkpoint has the lowest or the highest `best_metric`."""
         return "min" if self.best_metric in ("loss", "perplexity") else "max"
 
-    def standing(self, row: Mapping[str, Any]) -> tuple[float, float, int] | None:
+    def standing(self, row: Mapping[str, object]) -> tuple[float, float, int] | None:
         """Returns the key of an evaluation by `best_metric`, the largest for the best; None: the row has no number of it."""
         return standing(row, self.best_metric, self.best_mode)
 

@@ -170,7 +170,7 @@ class MeshRunner(Runner):
 
     @staticmethod
     def divided(step: Callable[..., Any], task: TrainTask, mesh: Mesh) -> Callable[..., Any]:
-        def whole(*arguments: Any) -> Any:
+        def whole(*arguments: object) -> Any:
             with within_mesh(mesh):
                 return step(task, *arguments)
 

@@ -125,13 +125,13 @@ def own_part(tree: Mapping[str, Any]) -> OwnConfig:
     return OwnConfig(kind, read_decode(tree["decode"]), tree)
 
 
-def read_decode(tree: Mapping[str, Any]) -> DecodeConfig:
+def read_decode(tree: Mapping[str, object]) -> DecodeConfig:
     """Returns the settings that a config.json has as `decode`."""
     values = with_tuples(tree)
     return DecodeConfig(**values | {"sampling": values["sampling"] and Sampling(**values["sampling"])})
 
 
-def with_tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
+def with_tuples(tree: Mapping[str, object]) -> dict[str, Any]:
     """Returns settings from JSON, whose lists are tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in tree.items()}
 
@@ -175,7 +175,7 @@ def key() -> str:
         raise CannotAnswer(f"{file}, the key that signs exports: {error.strerror}") from None
 
 
-def signed(facts: Mapping[str, Any]) -> dict[str, Any]:
+def signed(facts: Mapping[str, object]) -> dict[str, Any]:
     """Returns facts with a signature that nobody else can write."""
     return {**facts, "signature": text_digest(key() + json.dumps(facts, sort_keys=True))}
 

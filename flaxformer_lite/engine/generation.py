@@ -123,7 +123,7 @@ class TextGenerator:
         return self.streamed(decoder, Request(prompt, seed=seed, index=first_index), stop, before)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], *, warn: WarnCallback = warn, **options: Any
+        self, messages: Sequence[Mapping[str, object]], *, warn: WarnCallback = warn, **options: Any
     ) -> Iterator[str]:
         """Returns an iterator over parts of the answer to a conversation: see `Run.chat`."""
         from flaxformer_lite.files.chats.chat import encode_marked, flat_message  # with NumPy

@@ -72,7 +72,7 @@ def check_hf(folder: Path, model: ModelConfig, decode: DecodeConfig, params: PyT
     return True
 
 
-def check_torch(config: Mapping[str, Any], arrays: NumpyArrays, model: ModelConfig, params: PyTree) -> bool:
+def check_torch(config: Mapping[str, object], arrays: NumpyArrays, model: ModelConfig, params: PyTree) -> bool:
     """Compares weights of `torch.nn.Transformer` by itself, with its arguments as `config`."""
     try:
         import torch

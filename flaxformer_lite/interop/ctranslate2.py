@@ -64,7 +64,7 @@ def export_run(
     tokenizers: Tokenizers | None,
     output: Path,
     dtype: str = "float32",
-    changes: Mapping[str, Any] = {},
+    changes: Mapping[str, object] = {},
     further: Mapping[str, str] = {},
 ) -> tuple[int, list[str]]:
     """Writes the folder. Returns the number of arrays, and notes for the user.
@@ -222,7 +222,7 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
     return {f"model.{name}": lookup(model, name) for name, is_wrong in wrong.items() if is_wrong}
 
 
-def setting_in_words(value: Any) -> str:
+def setting_in_words(value: object) -> str:
     """Returns the value of a setting as a message has it: of a group its kind, or else the settings that are not the usual ones."""
     if not dataclasses.is_dataclass(value):
         return str(value)

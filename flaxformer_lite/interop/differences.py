@@ -41,7 +41,7 @@ def check_same(model: ModelConfig, theirs: ModelConfig) -> None:
         raise CannotExpress("; ".join(reasons), [path for path, _, _ in unlike])
 
 
-def unequal(path: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, Any]]:
+def unequal(path: str, ours: object, theirs: object) -> Iterator[tuple[str, Any, Any]]:
     """Yields path and both values of each setting that differs: field by field for variants of exactly the same type."""
     if type(ours) is type(theirs) and dataclasses.is_dataclass(ours):
         for field in dataclasses.fields(ours):
@@ -50,7 +50,7 @@ def unequal(path: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, Any]]
         yield path, as_words(ours), as_words(theirs)
 
 
-def as_words(value: Any) -> str:
+def as_words(value: object) -> str:
     """Returns the name of a variant; any other value as Python writes it."""
     return type(value).__name__ if dataclasses.is_dataclass(value) else repr(value)
 

@@ -115,7 +115,7 @@ def export_hf(
     report_export(notes + more, count, loaded, output)
 
 
-def write_tokenizer_files(loaded: Run, origin: Mapping[str, Any], files: Path) -> list[str]:
+def write_tokenizer_files(loaded: Run, origin: Mapping[str, object], files: Path) -> list[str]:
     """Copies the files of an imported run's tokenizer, or writes those of another's, with the chat template. Returns notes."""
     copied = copy_hub_files(loaded.folder.path, files)
     if (origin and loaded.tokenizers is None) or not all(name.endswith(".jinja") for name in copied):
@@ -457,7 +457,7 @@ def empty_tensors(names: Sequence[WeightName]) -> Tensors:
     return {name: np.zeros(0) for weight in names for name in weight.names}
 
 
-def class_names(config: Config, theirs: Mapping[str, Any]) -> dict[str, Any]:
+def class_names(config: Config, theirs: Mapping[str, object]) -> dict[str, Any]:
     """Returns the names of the classes: those of the objective, else the imported ones."""
     num_classes = 0 if config.model.pooler is None else config.model.pooler.num_classes
     if len(names := config.objective.class_names) == num_classes:

@@ -176,7 +176,7 @@ def fetch(name: HubName, revision: str | None, files: Sequence[str]) -> Path:
     class Bar(tqdm):
         """A progress bar that is removed at the end."""
 
-        def __init__(self, *args: Any, **options: Any):
+        def __init__(self, *args: object, **options: Any):
             super().__init__(*args, **options | {"leave": False})
             bars.append(self)
 
@@ -293,7 +293,7 @@ def show_progress() -> None:
         enable_progress_bars()
 
 
-def ask(function: Callable[..., Any], *words: Any, **options: Any) -> Any:
+def ask(function: Callable[..., Any], *words: object, **options: Any) -> Any:
     """Calls the library. Raises: ValueError where the answer of the hub has not the form that the library expects."""
     try:
         return function(*words, **options)

@@ -206,7 +206,7 @@ def with_path(path: str, error: ValueError) -> ValueError:
     return error if path in str(error) else ValueError(f"{path}: {error}")
 
 
-def older_special_ids(settings: Mapping[str, Any]) -> DecodeConfig:
+def older_special_ids(settings: Mapping[str, object]) -> DecodeConfig:
     """Returns the special ids of an older system's config, or this package's defaults."""
     theirs = {"pad_id": ("pad_idx", "src_pad_idx"), "bos_id": ("bos_idx",)}
     ids: dict[str, Any] = {ours: settings[name] for ours, names in theirs.items() for name in names if name in settings}
@@ -242,7 +242,7 @@ def objective(imported: Imported, tokenizers: Tokenizers | None) -> Objectives:
     )
 
 
-def target_language(folder: Path, source: str, model: ModelConfig, config: Mapping[str, Any]) -> str | None:
+def target_language(folder: Path, source: str, model: ModelConfig, config: Mapping[str, object]) -> str | None:
     """Returns the language of a translation model's answers, by its tokenizer's settings or a name such as opus-mt-en-zh.
 
     None: a language that is written with spaces, one that nothing names, or another model.

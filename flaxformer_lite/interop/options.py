@@ -29,7 +29,7 @@ class Options:
     A wrong type or value is a ValueError that names the option, its value and the values allowed.
     """
 
-    def __init__(self, values: Mapping[str, Any], where: str = "config.json: ") -> None:
+    def __init__(self, values: Mapping[str, object], where: str = "config.json: ") -> None:
         self._values = dict(values)
         self._where = where
         self._asked: set[str] = set()
@@ -41,7 +41,7 @@ class Options:
         """Returns whether the option is present and not null."""
         return self._values.get(name) is not None
 
-    def raw(self, name: str, absent: Any = None) -> Any:
+    def raw(self, name: str, absent: object = None) -> Any:
         """Returns the value whatever it is, and `absent` where the option is missing."""
         self._asked.add(name)
         self.read.add(name)
@@ -96,7 +96,7 @@ class Options:
             self._groups[name] = Options(self._value(name, (dict,), {}), f"{self._where}{name}.")
         return self._groups[name]
 
-    def only(self, name: str, *allowed: Any) -> None:
+    def only(self, name: str, *allowed: object) -> None:
         """Refuses the option where it has another value than these. Null is always allowed."""
         self._asked.add(name)
         if self.has(name) and not any(equal(self._values[name], value) for value in allowed):
@@ -110,7 +110,7 @@ class Options:
     def finish(
         self,
         harmless: Collection[str] = (),
-        only: Mapping[str, Any] | None = None,
+        only: Mapping[str, object] | None = None,
         rules: Mapping[str, str] | None = None,
     ) -> list[str]:
         """Refuses the options that no reader asked for, but for `harmless` ones and those with the value that `only` has for them.
@@ -133,7 +133,7 @@ class Options:
         """Returns the error to raise for an option: its name, its value and the rule."""
         return ValueError(f"{self._where}{cut(name)} is {cut(json.dumps(self._values.get(name)))}: {rule}")
 
-    def _value(self, name: str, kinds: tuple[type, ...], default: Any) -> Any:
+    def _value(self, name: str, kinds: tuple[type, ...], default: object) -> Any:
         self._asked.add(name)
         self.read.add(name)
         if not self.has(name):
@@ -148,7 +148,7 @@ class Options:
         return value
 
 
-def equal(a: Any, b: Any) -> bool:
+def equal(a: object, b: object) -> bool:
     """Returns whether two JSON values are the same; true is not 1."""
     return bool(a == b and isinstance(a, bool) == isinstance(b, bool))
 
@@ -159,7 +159,7 @@ def equal(a: Any, b: Any) -> bool:
 class Draft(dict[str, Any]):
     """The settings that have been read so far, by path, parts joined by dots; those of the template for all others."""
 
-    def __init__(self, template: Any) -> None:
+    def __init__(self, template: object) -> None:
         self._template = template
 
     def __missing__(self, path: str) -> Any:
@@ -232,7 +232,7 @@ def option(
         for path in paths:
             draft[path] = value
 
-    def write(config: Any) -> dict[str, Any]:
+    def write(config: object) -> dict[str, Any]:
         try:
             value = lookup(config, source or paths[0])
         except AttributeError:
@@ -246,7 +246,7 @@ required = functools.partial(option, required=True)
 """Returns the entry of an option that must be present."""
 
 
-def only(name: str, *allowed: Any) -> Entry:
+def only(name: str, *allowed: object) -> Entry:
     """Returns the entry of an option that may have no other value than these."""
     return Entry(read=lambda options, draft: options.only(name, *allowed))
 
@@ -256,12 +256,12 @@ def ignored(*names: str) -> Entry:
     return Entry(read=lambda options, draft: options.ignore(*names))
 
 
-def constant(name: str, value: Any) -> Entry:
+def constant(name: str, value: object) -> Entry:
     """Returns the entry of an option that is written with this value and never read."""
     return Entry(lambda options, draft: options.ignore(name), lambda config: {name: value})
 
 
-def read_table(table: Iterable[Entry], options: Options, template: Any) -> Draft:
+def read_table(table: Iterable[Entry], options: Options, template: object) -> Draft:
     """Returns the draft of our config for these options."""
     draft = Draft(template)
     for entry in table:
@@ -269,19 +269,19 @@ def read_table(table: Iterable[Entry], options: Options, template: Any) -> Draft
     return draft
 
 
-def write_table(table: Iterable[Entry], config: Any) -> dict[str, Any]:
+def write_table(table: Iterable[Entry], config: object) -> dict[str, Any]:
     """Returns the options for a config of ours. Raises: ValueError for a setting that the other system cannot express."""
     return {name: value for entry in table for name, value in entry.write(config).items()}
 
 
-def lookup(config: Any, path: str) -> Any:
+def lookup(config: object, path: str) -> Any:
     """Returns the setting at a path; None within a part that is None."""
     for name in path.split("."):
         config = None if config is None else getattr(config, name)
     return config
 
 
-def replaced(config: Any, changes: Mapping[str, Any]) -> Any:
+def replaced(config: Any, changes: Mapping[str, object]) -> Any:
     """Returns the config with other values at some paths, all set at once. A setting of a part that is None is dropped."""
     settings: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}

@@ -109,7 +109,7 @@ def read_json_object(path: str) -> dict[str, Any]:
 
 
 @contextmanager
-def new_folder(output: Path, documents: Mapping[str, Any]) -> Iterator[Path]:
+def new_folder(output: Path, documents: Mapping[str, object]) -> Iterator[Path]:
     """Yields the unfinished folder, with these documents in it by file name: texts, bytes or JSON; it gets its own name at the end.
 
     Raises: ValueError where the folder exists or cannot be made.

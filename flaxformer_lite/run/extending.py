@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
@@ -174,7 +174,7 @@ def cut_otherwise_in_words(before: Tokenizer, after: Tokenizer, held_out: Sequen
 def grown(params: PyTree, shapes: PyTree, relatives: Sequence[Sequence[int]]) -> PyTree:
     """Returns parameters in these shapes. Rows of new ids follow the old ones: each the mean of those of its relatives."""
 
-    def more(array: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+    def more(array: object, shape: jax.ShapeDtypeStruct) -> np.ndarray:
         x = np.asarray(array)
         for axis in (axis for axis, size in enumerate(shape.shape) if size != x.shape[axis]):
             rows = np.stack([x.take(ids, axis).mean(axis, dtype=np.float64) for ids in relatives], axis)

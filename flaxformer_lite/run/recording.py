@@ -237,7 +237,7 @@ def open_recording(folder: RunFolder, progress: Progress | None = None, config: 
 # A row as text --------------------------------------------------------------------------------------------------------
 
 
-def decoded(tokenizer: Tokenizer, ids: Any) -> str:
+def decoded(tokenizer: Tokenizer, ids: object) -> str:
     """Returns the text of tokens, of several texts with a bar between; empty for None."""
     texts = [] if ids is None else np.atleast_2d(np.asarray(ids)).tolist()
     return " | ".join(tokenizer.decode(tokenizer.with_pieces(tokens)) for tokens in texts)

@@ -253,7 +253,7 @@ class Run:
         """
         return self.generator.stream(prompt, **options)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[str]:
+    def chat(self, messages: Sequence[Mapping[str, object]], **options: Any) -> Iterator[str]:
         """Returns an iterator over parts of the assistant's answer to a conversation, by the run's chat template.
 
         Example: `"".join(run.chat([{"role": "user", "content": "20 November 2026"}]))`.

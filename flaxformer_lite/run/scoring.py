@@ -247,7 +247,9 @@ class EngineRunner:
         return self.metrics(Outputs(class_logits=outputs, embedding=outputs, log_scale=params.get("log_scale")), batch)
 
 
-def translations(run: Any, data: ScoredData, decode: Mapping[str, Any], progress: Progress) -> list[list[ScoredText]]:
+def translations(
+    run: Any, data: ScoredData, decode: Mapping[str, object], progress: Progress
+) -> list[list[ScoredText]]:
     """Returns the translations of the sources of all pairs, each in the direction of its languages."""
     pairs, before = data.pairs, 0
     progress.update("translating", 0)

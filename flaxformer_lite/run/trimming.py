@@ -147,7 +147,7 @@ def with_kept_ids(config: Config, kept: Sequence[int]) -> Config:
 def cut_tables(params: PyTree, shapes: PyTree, kept: Sequence[int]) -> PyTree:
     """Returns parameters in these shapes, in which each axis of ids has only the kept ids."""
 
-    def fewer(array: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+    def fewer(array: object, shape: jax.ShapeDtypeStruct) -> np.ndarray:
         x = np.asarray(array)
         for axis in (axis for axis, size in enumerate(shape.shape) if size != x.shape[axis]):
             x = x.take(np.array(kept), axis)
@@ -156,7 +156,7 @@ def cut_tables(params: PyTree, shapes: PyTree, kept: Sequence[int]) -> PyTree:
     return jax.tree.map(fewer, params, shapes)
 
 
-def with_new_ids(options: Mapping[str, Any], new: Mapping[int, int], size: int) -> dict[str, Any]:
+def with_new_ids(options: Mapping[str, object], new: Mapping[int, int], size: int) -> dict[str, Any]:
     """Returns the options of the folder that a run was imported from, with new token ids and in place of `size` their number."""
 
     def changed(name: str, value: Any) -> Any:

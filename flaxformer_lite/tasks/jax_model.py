@@ -50,7 +50,7 @@ class JaxModel(TextModel):
         """The model with kernels that run on this machine."""
         return Transformer(self.config.model.for_use, self.placement.tensor)
 
-    def batch_predictor(self, function: Callable[..., Any], *arguments: Any) -> BatchPredictor:
+    def batch_predictor(self, function: Callable[..., Any], *arguments: object) -> BatchPredictor:
         """Returns the compiled form of a function of `core/predictions/encoder.py`."""
         if (key := (function, *arguments)) not in self.batch_predictors:
             sizes = self.config.decode.batch_tokens, self.tokenizer.pad_id

@@ -223,7 +223,7 @@ class Task(ABC, Generic[AskedT, AnswerT]):
         return self.figures(pairs, texts) | of_parts(self.figures, parts, pairs, texts)
 
 
-def plain(answer: Any) -> Any:
+def plain(answer: object) -> Any:
     """Returns an answer as JSON has it: a named tuple is an object, an array a list."""
     if hasattr(answer, "_asdict"):
         return {name: plain(value) for name, value in answer._asdict().items()}

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Failure, note, warn
@@ -182,7 +182,7 @@ def sweep_table(members: Sequence[Member]) -> list[str]:
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in (head, *lines)]
 
 
-def spread(scores: Sequence[Any]) -> str:
+def spread(scores: Sequence[object]) -> str:
     """Returns mean and standard deviation of the numbers of several seeds; – where one is missing."""
     numbers = [float(score) for score in scores if isinstance(score, int | float)]
     return "–" if len(numbers) < len(scores) else f"{fmean(numbers):.5g} ± {stdev(numbers):.2g}"

@@ -47,7 +47,7 @@ class Hook(BaseHook):
     all_processes: ClassVar[bool] = False
     """Whether all processes of a run call the hook; else only the first process does. Hooks must not communicate."""
 
-    def measure(self, gradient: Any) -> Mapping[str, jax.Array]:
+    def measure(self, gradient: object) -> Mapping[str, jax.Array]:
         """Returns scalars of a step's gradient by name: `on_step` and the rows of steps have each as `gradient/NAME`.
 
         JAX traces it into the step, in all processes. gradient: unclipped, of the parameters that train; layers of a stack are one

@@ -3,7 +3,6 @@
 import contextlib
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 
 class Interrupted(Exception):
@@ -45,7 +44,7 @@ class StopRequest:
     def listening(self) -> Iterator[None]:
         """Handles the signals within this context, and exchanges requests a last time at its end: all processes leave alike."""
 
-        def record(number: int, frame: Any) -> None:
+        def record(number: int, frame: object) -> None:
             if self.number and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.ask(signal.Signals(number).name, number)

@@ -362,7 +362,7 @@ class Checkpoints:
     def _kept(self, steps: Iterable[int]) -> set[int]:
         return self._retention.kept(self._with_manifests(step for step in steps if not self._damage.get(step)))
 
-    def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
+    def should_preserve(self, checkpoints: Any, *, context: object) -> list[bool]:
         """Chooses after each save which checkpoints are kept, as Orbax's preservation policy.
 
         Orbax's own `BestN` reads the metrics of all checkpoints when a folder is opened, so one damaged file would stop it. It

@@ -101,7 +101,7 @@ def as_lines(texts: Iterable[str]) -> str:
     return "".join(re.sub(r"[\r\n]+", " ", text) + "\n" for text in texts)
 
 
-def finite(tree: Any) -> Any:
+def finite(tree: object) -> Any:
     """Returns a row, or any tree of dicts and lists, with None for infinite or undefined numbers: JSON has no such numbers."""
     if isinstance(tree, dict):
         return {name: finite(value) for name, value in tree.items()}
@@ -110,7 +110,7 @@ def finite(tree: Any) -> Any:
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
-def is_row(row: Any) -> bool:
+def is_row(row: object) -> bool:
     """Returns whether a JSON value is a row of metrics: a step, a split, and numbers; None is a number that was not finite.
 
     A row of the split "change" has settings with their old and new values instead.
@@ -428,7 +428,7 @@ class RunFolder:
         except (ValueError, LookupError, TypeError, RecursionError):
             raise ValueError(f"{file} is garbled: restore it from a copy of the run") from None
 
-    def add_teachers(self, more: Iterable[Mapping[str, Any]]) -> None:
+    def add_teachers(self, more: Iterable[Mapping[str, object]]) -> None:
         """Adds models to `teachers`, each once."""
         known = self.teachers
         for one in more:

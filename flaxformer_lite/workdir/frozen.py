@@ -66,7 +66,7 @@ class Frozen:
     def divide(self, params: PyTree) -> tuple[PyTree, PyTree]:
         """Returns the parameters that are saved, and those that are left out: two trees without each other's leaves."""
 
-        def is_saved(path: str, x: Any) -> bool:
+        def is_saved(path: str, x: object) -> bool:
             is_fresh = any(fnmatchcase(path, pattern) for pattern in self._fresh)
             return is_fresh or bool(trained_layers(path, x, self._trainable).any())
 
@@ -128,7 +128,7 @@ class WithFrozen(Checkpoints):
         self.further = {"base": self._frozen.reference(state)}
         super().save(step, self._frozen.without(state), *arguments, **options)
 
-    def restore(self, abstract_state: Any, step: int | None = None) -> tuple[int, PyTree, dict[str, Any]]:
+    def restore(self, abstract_state: object, step: int | None = None) -> tuple[int, PyTree, dict[str, Any]]:
         step, state, meta = super().restore(self._frozen.without(abstract_state), step)
         return step, self._frozen.complete_state(state, abstract_state, self.reference(step)), meta
 

@@ -4,6 +4,7 @@ import ast
 
 import pytest
 
+from tests.support.measures import names_twice
 from tests.support.sources import FILES, PACKAGE, tree_of
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -139,3 +140,28 @@ def test_a_field_or_a_use_is_no_bare_name(code: str):
 )
 def test_each_idiom_is_found(code: str, idiom: object):
     assert [found for node in ast.walk(ast.parse(code)) for found in IDIOMS if found(node)] == [idiom]
+
+
+CONTRACTS = {
+    "run": "what a command does",
+    "add_arguments": "what a command takes",
+    "TAKES_SETTINGS": "a command that changes settings of a config",
+    "main": "a program that is started by its own process",
+    "Lines": "a task's command",
+    "recipe": "a task's config for rows of data",
+    "record_of": "a task's record for rows of data",
+    "train": "the training of a run: training.loop returns the last step, run.train the run",
+    "FAMILIES": "all model families of a module, or of the command that lists them",
+    "CheckedTree": "Orbax's handler with digests, for both of its interfaces",
+}
+FAMILY_ROOMS = ("interop/hf/", "interop/systems/", "interop/ctranslate2.py")
+"""Modules of model families, whose tables have the same names: FAMILIES, TABLE, LAYER, TEMPLATE, read_heads, ..."""
+
+
+def test_a_name_of_a_module_means_one_thing():
+    found = {
+        name: places
+        for name, places in names_twice(PACKAGE).items()
+        if name not in CONTRACTS and not all(place.startswith(FAMILY_ROOMS) for place in places)
+    }
+    assert not found, "rename one of them, or import it from the other module"

@@ -37,7 +37,7 @@ class SavedAs:
     union: Any
 
 
-def marks_of(hint: Any) -> list[Mark]:
+def marks_of(hint: object) -> list[Mark]:
     return [data for data in getattr(hint, "__metadata__", ()) if isinstance(data, Mark)]
 
 
@@ -60,12 +60,12 @@ type_hints: Callable[[Any], dict[str, Any]] = functools.cache(
 """Returns the annotation of every field of a dataclass type, bounds included and marks left out."""
 
 
-def saved_as(hint: Any) -> Any:
+def saved_as(hint: object) -> Any:
     """Returns the union that config.json holds where a setting's type is a base class; any other type hint as it is."""
     return next((data.union for data in getattr(hint, "__metadata__", ()) if isinstance(data, SavedAs)), hint)
 
 
-def alternatives(hint: Any) -> Iterator[Any]:
+def alternatives(hint: object) -> Iterator[Any]:
     """Yields the types and the choices that a value of an annotation, or an item of it, may be."""
     hint = saved_as(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

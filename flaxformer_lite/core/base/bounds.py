@@ -90,7 +90,7 @@ class Checked:
             check_value(type(self), name, getattr(self, name), f"{self._path}.{name}".lstrip("."))
 
 
-def check_value(owner: type, name: str, value: Any, setting: str) -> None:
+def check_value(owner: type, name: str, value: object, setting: str) -> None:
     """Checks a value of the field `name` of a dataclass type. Raises: Mistake with the legal values and the default."""
     hint = type_hints(owner)[name]
     accepted = accepts(hint, value)
@@ -121,7 +121,7 @@ def in_float32(value: float) -> bool:
     return value == 0 or 1e-38 <= abs(value) <= 3.4e38
 
 
-def _limits(hint: Any) -> list[tuple[Callable[[Any, Any], bool], str, Any]]:
+def _limits(hint: object) -> list[tuple[Callable[[Any, Any], bool], str, Any]]:
     """Returns comparison, words and limit of every bound in an `Annotated`."""
     limits = []
     for bound in getattr(hint, "__metadata__", ()):
@@ -131,7 +131,7 @@ def _limits(hint: Any) -> list[tuple[Callable[[Any, Any], bool], str, Any]]:
     return limits
 
 
-def accepts(hint: Any, value: Any, most: float = LARGEST) -> bool:
+def accepts(hint: object, value: object, most: float = LARGEST) -> bool:
     """Returns whether a value has the type, the bounds and the choices of an annotation; a class is not compared here.
 
     most: the largest whole number.

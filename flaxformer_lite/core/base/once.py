@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Value = TypeVar("Value")
 
@@ -15,7 +15,7 @@ def once(function: Callable[..., Value]) -> Callable[..., Value]:
     remembering = functools.lru_cache(KEPT_VALUES)(function)
 
     @functools.wraps(function)
-    def remembered(*arguments: Any) -> Value:
+    def remembered(*arguments: object) -> Value:
         try:
             hash(arguments)
         except TypeError:

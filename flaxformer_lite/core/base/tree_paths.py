@@ -10,5 +10,5 @@ def leaf_path(keys: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(keys, simple=True, separator="/")
 
 
-def leaves_by_path(tree: Any) -> dict[str, Any]:
+def leaves_by_path(tree: object) -> dict[str, Any]:
     return {leaf_path(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}

@@ -49,7 +49,7 @@ class LabelledText(NamedTuple):
     """A number, a tuple of whole numbers, or an array `[S]`."""
 
     @classmethod
-    def of(cls, read: EncodedText, label: Any) -> "LabelledText":
+    def of(cls, read: EncodedText, label: object) -> "LabelledText":
         """Returns texts that a tokenizer has read, with their label."""
         return cls(np.array(read.tokens, np.int32), np.array(read.types, np.int32), label)
 

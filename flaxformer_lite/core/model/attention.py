@@ -386,7 +386,9 @@ def check_attention(variant: Attention, d_model: int, num_heads: int, *, decodes
     padded = [jax.random.normal(jax.random.key(i), (1, 2 * length, *shape)) for i, shape in enumerate(shapes)]
     text, is_token = [x[:, :length] for x in padded], jnp.arange(2 * length)[None] < length
 
-    def param(name: str, init: nn.initializers.Initializer, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    def param(
+        name: str, init: nn.initializers.Initializer, shape: tuple[int, ...], dtype: object = jnp.float32
+    ) -> Array:
         x = params.setdefault(name, init(jax.random.key(0), tuple(shape), dtype) + 0.1)
         if x.shape != tuple(shape):
             raise ValueError(

@@ -268,7 +268,7 @@ def splash(call: AttentionCall) -> Float[Array, "B T N Hv"]:
     segments = splash_segments(call, structure, q.shape[2], k.shape[2])
 
     def of_rows(
-        q: Float[Array, "B N T H"], k: Float[Array, "B K S H"], v: Float[Array, "B K S Hv"], segments: Any
+        q: Float[Array, "B N T H"], k: Float[Array, "B K S H"], v: Float[Array, "B K S Hv"], segments: object
     ) -> Float[Array, "B N T Hv"]:
         kernel = splash_kernel(structure, call, q.shape[1], q.shape[2], k.shape[2])
         return jax.vmap(kernel)(q, k, v, segments)

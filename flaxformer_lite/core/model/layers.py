@@ -85,7 +85,9 @@ def matrix_product(
     return fast.matmul(x.astype(dtype), kernel.astype(dtype), x.dtype)
 
 
-def promote_all_but_kernel(*operands: ArrayLike | None, dtype: Any = None, inexact: bool = True) -> list[Array | None]:
+def promote_all_but_kernel(
+    *operands: ArrayLike | None, dtype: object = None, inexact: bool = True
+) -> list[Array | None]:
     """Returns input and bias in the type of the computation, and between them the kernel as it is, for `matrix_product`."""
     x, _, bias = promote_dtype(*operands, dtype=dtype, inexact=inexact)
     return [x, jnp.asarray(operands[1]), bias]

@@ -148,7 +148,7 @@ class BaseObjective(AnsweredTexts, RowMaker[Batch]):
 
     # From records to rows --------------------------------------------------------------------------------------------
 
-    def lengths(self, record: Any) -> Lengths:
+    def lengths(self, record: object) -> Lengths:
         raise NotImplementedError(f"{type(self).__qualname__}.make_rows does not return Rows: define `lengths`")
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:

@@ -44,7 +44,7 @@ def pad_tokens(
     return row
 
 
-def text_row(targets: Any, weights: Any, text: Any, lengths: Lengths, special: SpecialIds) -> Batch:
+def text_row(targets: object, weights: object, text: Any, lengths: Lengths, special: SpecialIds) -> Batch:
     """Returns a row for a model with one stack, without the axis B. The text begins with its tokens and their types."""
     tokens, types = text[:2]
     return host_row(

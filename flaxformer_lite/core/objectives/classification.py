@@ -67,7 +67,7 @@ class LabelledTexts(WholeTexts):
     label_type: ClassVar[type]
     """The number type of the labels."""
 
-    def row_targets(self, value: Any) -> np.ndarray:
+    def row_targets(self, value: object) -> np.ndarray:
         """Returns the targets of a row whose label has this value."""
         return np.array([value], self.label_type)
 

@@ -56,7 +56,7 @@ def decay_mask(params: optax.Params) -> optax.Params:
 def muon_labels(params: optax.Params) -> optax.Params:
     """Returns "matrices" (Muon) for leaves called `kernel` outside of `head`, "others" (Adam) for all other parameters."""
 
-    def label(path: KeyPath, _: Any) -> str:
+    def label(path: KeyPath, _: object) -> str:
         *modules, leaf = leaf_path(path).split("/")
         return "matrices" if leaf == "kernel" and "head" not in modules else "others"
 
@@ -79,7 +79,7 @@ def per_layer(inner: optax.GradientTransformation) -> optax.GradientTransformati
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
-        def update_leaf(path: KeyPath, *leaf: Any) -> Any:
+        def update_leaf(path: KeyPath, *leaf: object) -> Any:
             return over_layers(path, inner.update)(*leaf)
 
         pairs = jax.tree.map_with_path(update_leaf, updates, state, params)

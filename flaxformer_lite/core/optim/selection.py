@@ -63,7 +63,7 @@ def trains(path: str, trainable: tuple[str, ...]) -> bool:
     return any(matches(path, pattern) for pattern in trainable)
 
 
-def trained_layers(path: str, x: Any, trainable: tuple[str, ...]) -> np.ndarray:
+def trained_layers(path: str, x: object, trainable: tuple[str, ...]) -> np.ndarray:
     """Returns which layers of a parameter train, as an array that broadcasts against it: 1 for those, 0 for the others."""
     return by_layer(path, x, lambda layer: trains(layer, trainable))
 

@@ -323,7 +323,7 @@ def constrain_parameters(params: PyTree) -> PyTree:
     return jax.tree.map(jax.lax.with_sharding_constraint, params, parameter_sharding(params, mesh))
 
 
-def shard_bytes(tree: Any) -> int:
+def shard_bytes(tree: object) -> int:
     """Returns the size of the shards that one device holds, in bytes."""
     leaves = jax.tree.leaves(tree)
     return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)

@@ -96,7 +96,7 @@ class Placement:
             progress(activity, len(answers), total)
         return answers
 
-    def joined(self, arrays: Sequence[Any], filler: Callable[[Any], Any]) -> Any:
+    def joined(self, arrays: Sequence[object], filler: Callable[[Any], Any]) -> Any:
         """Returns the arrays of a call's batches as one batch, on the devices.
 
         `filler` makes those of a group that has no batch.
@@ -119,8 +119,8 @@ class Placement:
             return function
         mesh, manual = self.mesh, MESH_AXES if self.tensor == 1 else ROW_AXES
 
-        def mapped(variables: Any, *arrays: Any) -> Any:
-            def of_group(variables: Any, *arrays: Any) -> Any:
+        def mapped(variables: object, *arrays: object) -> Any:
+            def of_group(variables: object, *arrays: object) -> Any:
                 outputs = function(variables, *arrays)
                 return jax.tree.map(lambda x: x if x.ndim else jax.lax.pmax(x, ROW_AXES), outputs)
 
@@ -143,7 +143,7 @@ class Placement:
             return function
         mesh = self.mesh
 
-        def whole(*arguments: Any) -> Any:
+        def whole(*arguments: object) -> Any:
             with within_mesh(mesh):
                 return function(*arguments)
 
@@ -160,6 +160,6 @@ def rows_of(call: Sequence[Prepared]) -> Iterator[tuple[int, int]]:
             yield group * batch.rows + row, member
 
 
-def row_specs(arrays: Any) -> Any:
+def row_specs(arrays: object) -> Any:
     """Returns the axes that divide the rows of each array; none for a number."""
     return jax.tree.map(lambda x: PartitionSpec(ROW_AXES) if jnp.ndim(x) else PartitionSpec(), arrays)

@@ -324,7 +324,7 @@ def reads_texts(kind: str) -> bool:
 def objective_of(tree: Mapping[str, Any]) -> AnsweredTexts:
     """Returns the part of an objective that answers need, from its settings as config.json has them."""
 
-    def value(given: Any) -> Any:
+    def value(given: object) -> Any:
         return tuple(map(value, given)) if isinstance(given, list) else given
 
     owner = KINDS.get(tree["kind"], AnsweredTexts)

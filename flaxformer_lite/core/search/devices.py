@@ -115,7 +115,7 @@ def memory_of(device: Any) -> int | None:
 def device_groups(
     workload: Workload,
     mesh: MeshConfig | None = None,
-    devices: Sequence[Any] | None = None,
+    devices: Sequence[object] | None = None,
     memory: int | None = None,
 ) -> Placement:
     """Returns the groups of devices, by default of all local ones.

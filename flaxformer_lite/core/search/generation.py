@@ -25,7 +25,7 @@ SAMPLING_NAMES = frozenset(field.name for field in dataclasses.fields(Sampling))
 """The settings of `Sampling`: one of them turns sampling on."""
 
 
-def generation_settings(config: DecodeConfig, changes: Mapping[str, Any]) -> DecodeConfig:
+def generation_settings(config: DecodeConfig, changes: Mapping[str, object]) -> DecodeConfig:
     """Returns the settings with some changed by name, those of `Sampling` too.
 
     One of these turns sampling on, except a filter that lets all tokens through: top_k 0, top_p 1 or min_p 0.

@@ -84,7 +84,7 @@ class Search:
         self,
         variables: Sequence[VariableDict],
         inputs: SearchInputs,
-        state: Any,
+        state: object,
         max_steps: Int[Array, ""],
         few: Int[Array, ""],
         config: DecodeConfig,
@@ -92,20 +92,20 @@ class Search:
         """Returns the state after `max_steps` steps, or when at most `few` rows are active; and the answers in it."""
 
         def of_group(
-            variables: Sequence[VariableDict], inputs: SearchInputs, state: Any, *limits: Int[Array, ""]
+            variables: Sequence[VariableDict], inputs: SearchInputs, state: object, *limits: Int[Array, ""]
         ) -> tuple[Any, Decoded]:
             step = functools.partial(self.method.step, self.models, variables, inputs, config)
             state = advance(step, state, *limits)
             return state, self.method.answers(inputs, config, state)
 
-        def outputs_for(inputs: SearchInputs, state: Any, *limits: Int[Array, ""]) -> tuple[Any, Decoded]:
+        def outputs_for(inputs: SearchInputs, state: object, *limits: Int[Array, ""]) -> tuple[Any, Decoded]:
             return state, self.method.answers(inputs, config, state)
 
         function = self.placement.by_rows(of_group, outputs_for)
         advanced: tuple[Any, Decoded] = function(variables, inputs, state, max_steps, few)
         return advanced
 
-    def _grow(self, cache: Any, capacity: int) -> Any:
+    def _grow(self, cache: object, capacity: int) -> Any:
         """Returns the cache with `capacity` slots."""
         return self.placement.by_rows(lambda _, cache: grow_cache(cache, capacity))((), cache)
 

@@ -56,7 +56,7 @@ class Asking(Form):
     def template_text(self) -> str:
         return self.template.source
 
-    def check(self, model: Any, command: Callable[[], str]) -> None:
+    def check(self, model: object, command: Callable[[], str]) -> None:
         """Raises nothing: a chat template is enough."""
 
     # Languages ----------------------------------------------------------------------------------------------------------
@@ -177,14 +177,14 @@ class Asking(Form):
             return None
         return encode_marked([end], self.tokenizer)[0].ids[0] if end.startswith((EOS, *self.template.special)) else None
 
-    def settings(self, changes: Mapping[str, Any]) -> DecodeConfig:
+    def settings(self, changes: Mapping[str, object]) -> DecodeConfig:
         """Returns the settings of an answer, which ends where the template ends one; a search, unless `changes` sample."""
         config = self.decode if changes.get("sampling") else searched(self.decode)
         ends = () if self.end_id in (None, *config.eos_ids) else (self.end_id,)
         return replace(config.changed(changes), eos_ids=(*config.eos_ids, *ends))
 
     def answered(
-        self, search: Searches, weights: Any, requests: Sequence[Request], progress: ProgressCallback
+        self, search: Searches, weights: object, requests: Sequence[Request], progress: ProgressCallback
     ) -> list[list[Hypothesis]]:
         asked = iter(search.generate(weights, [one for one in requests if one.source], progress))
         return [next(asked) if one.source else [Hypothesis([], 0.0)] for one in requests]

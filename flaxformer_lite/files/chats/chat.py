@@ -97,7 +97,7 @@ class GenerationBlock(Extension):
 class Dict:
     """`dict` without its further attributes."""
 
-    def __call__(self, *arguments: Any, **named: Any) -> dict[Any, Any]:
+    def __call__(self, *arguments: object, **named: Any) -> dict[Any, Any]:
         return dict(*arguments, **named)
 
     def fromkeys(self, *arguments: Any) -> dict[Any, Any]:
@@ -107,18 +107,18 @@ class Dict:
 class Namespace(jinja2.utils.Namespace):
     """`namespace` without names that begin with an underscore."""
 
-    def __init__(*arguments: Any, **named: Any) -> None:  # `self` is a name that a template may use
+    def __init__(*arguments: object, **named: Any) -> None:  # `self` is a name that a template may use
         self, given = arguments[0], dict(*arguments[1:], **named)
         for name in given:
             Namespace.check(name)
         jinja2.utils.Namespace.__init__(self, given)
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         Namespace.check(name)
         super().__setitem__(name, value)
 
     @staticmethod
-    def check(name: Any) -> None:
+    def check(name: object) -> None:
         if isinstance(name, str) and name.startswith("_"):
             raise jinja2.exceptions.SecurityError(f"the name {name!r} of a namespace begins with an underscore")
 
@@ -180,10 +180,10 @@ class ChatTemplate:
 
     def prompt(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[Mapping[str, object]],
         *,
-        tools: Sequence[Any] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[object] | None = None,
+        documents: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> str:
@@ -208,7 +208,11 @@ class ChatTemplate:
         )  # a template may trim a message
 
     def conversation(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, *, last_only: bool = False
+        self,
+        messages: Sequence[Mapping[str, object]],
+        tools: Sequence[object] | None = None,
+        *,
+        last_only: bool = False,
     ) -> str:
         """Returns the text of a conversation with the marks of all answers, or only of the last answer.
 
@@ -241,7 +245,7 @@ class ChatTemplate:
                 pieces[4 * number + 1] = pieces[4 * number + 3] = ""
         return "".join(pieces)
 
-    def _marks_answers(self, tools: Sequence[Any] | None) -> bool:
+    def _marks_answers(self, tools: Sequence[object] | None) -> bool:
         """Returns whether the template has answers in `{% generation %}`, by a short conversation if it does not refuse that."""
         source = self._source(tools)
         if source not in self._marks:
@@ -254,7 +258,7 @@ class ChatTemplate:
         return self._marks[source]
 
     def _compared(
-        self, text: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, wanted: Sequence[int]
+        self, text: str, messages: Sequence[Mapping[str, object]], tools: Sequence[object] | None, wanted: Sequence[int]
     ) -> str:
         """Marks the answers of some messages in the text of all.
 
@@ -278,7 +282,7 @@ class ChatTemplate:
 
     # What a template leaves out -------------------------------------------------------------------------------------------
 
-    def fitted(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> "FittedConversation":
+    def fitted(self, messages: Sequence[Message], tools: Sequence[object] | None = None) -> "FittedConversation":
         """Returns a conversation in the form of messages that the template reads: unchanged, if it is read whole.
 
         Whether a message is read depends on its role, its fields, and the messages around it. So the template writes each such
@@ -304,7 +308,7 @@ class ChatTemplate:
         return FittedConversation(rewritten, tools, (*reading.unread, *ignored), tuple(ignored))
 
     def whole_prompt(
-        self, messages: Sequence[Message], *, documents: Sequence[Mapping[str, Any]] | None = None, **options: Any
+        self, messages: Sequence[Message], *, documents: Sequence[Mapping[str, object]] | None = None, **options: Any
     ) -> str:
         """Returns the prompt with the options of `prompt`, from all that is given.
 
@@ -318,7 +322,7 @@ class ChatTemplate:
             raise ValueError("the chat template reads no documents: leave them out")
         return text
 
-    def _reading(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> "TemplateReading":
+    def _reading(self, messages: Sequence[Message], tools: Sequence[object] | None) -> "TemplateReading":
         """Returns the reading of the form with the fewest unread parts; of the messages unchanged, if every form loses a text."""
         probe, probe_tools, words = probed(messages, tools)
         readings: list[TemplateReading | None] = []
@@ -343,7 +347,7 @@ class ChatTemplate:
             return min(whole, key=lambda reading: len(reading.unread))
         return readings[0] or TemplateReading((), (), ())
 
-    def _reads_field(self, field: str, role: str, messages: Sequence[Message], tools: Sequence[Any] | None) -> bool:
+    def _reads_field(self, field: str, role: str, messages: Sequence[Message], tools: Sequence[object] | None) -> bool:
         """Returns whether a field of the messages of a role changes the text."""
         says_something = any(message.get(field) for message in messages if message["role"] == role)
         key = field, role, says_something  # a template may read `prefix` only where it is true
@@ -361,10 +365,10 @@ class ChatTemplate:
 
     # Text with marks ------------------------------------------------------------------------------------------------------
 
-    def _source(self, tools: Sequence[Any] | None) -> str:
+    def _source(self, tools: Sequence[object] | None) -> str:
         return self.source if tools is None or self.tools_source is None else self.tools_source
 
-    def _written(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
+    def _written(self, messages: Sequence[Mapping[str, object]], **variables: Any) -> str:
         """Returns the text of the messages with marks. Raises: as `prompt`."""
         known = {"tools": None, "documents": None, "add_generation_prompt": False} | variables
         source = self._source(known["tools"])
@@ -405,7 +409,7 @@ class ChatTemplate:
         reasoning = fields.get("reasoning_content")
         return fields if reasoning is None else {"thinking": reasoning, **fields}
 
-    def _as_text(self, value: Any, alone: bool = False) -> Any:
+    def _as_text(self, value: object, alone: bool = False) -> Any:
         """Returns a value with marks in its texts, so that no name of a special token begins, ends or lies in one of them.
 
         alone: whether the value is a text, and not a word that templates compare, such as a type.
@@ -489,7 +493,7 @@ WriteMessages = Callable[..., str]
 
 
 def nested_answer(
-    text: str, messages: Sequence[Mapping[str, Any]], i: int, write: WriteMessages
+    text: str, messages: Sequence[Mapping[str, object]], i: int, write: WriteMessages
 ) -> tuple[int, int] | None:
     """Returns the place of answer i: from the end of its prompt to the end of the text up to it. None if these do not nest."""
     try:
@@ -538,7 +542,7 @@ def located_answer(
     return (start, stop) if start <= stop and text.startswith(before[:start]) else None
 
 
-def header_of(messages: Sequence[Mapping[str, Any]], write: WriteMessages) -> str:
+def header_of(messages: Sequence[Mapping[str, object]], write: WriteMessages) -> str:
     """Returns the text that a template writes before an answer to messages; if it refuses them, before an answer to a question."""
     for before in (messages, [{"role": "user", "content": PROBE}]):
         try:
@@ -658,7 +662,7 @@ def shape_of(message: Message) -> tuple[Any, ...]:
 
 
 def probed(
-    messages: Sequence[Message], tools: Sequence[Any] | None
+    messages: Sequence[Message], tools: Sequence[object] | None
 ) -> tuple[list[Message], list[Any] | None, dict[str, tuple[str, bool]]]:
     """Returns a conversation with words in the place of its texts.
 
@@ -818,7 +822,7 @@ class ChatTokenizers(Tokenizers):
             warn_once(f"the chat template leaves out {one}, so a model does not learn from it")
         return fitted, text
 
-    def _text(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str:
+    def _text(self, messages: Sequence[Message], tools: Sequence[object] | None) -> str:
         return self.template.conversation(messages, tools, last_only=self.last_only)
 
     def _cut(self, conversation: FittedConversation) -> EncodedChat:
@@ -897,7 +901,7 @@ def template_sources(folder: Path, settings: Mapping[str, Any]) -> dict[str, str
 
 
 def chat_template(
-    source: str, tokenizer: Tokenizer, named_tokens: Mapping[str, Any] = {}, tools_source: str | None = None
+    source: str, tokenizer: Tokenizer, named_tokens: Mapping[str, object] = {}, tools_source: str | None = None
 ) -> ChatTemplate:
     """Returns a template for a tokenizer, with the special tokens that a folder names."""
     tokens = dict.fromkeys(TOKENS) | own_tokens(tokenizer) | dict(named_tokens)

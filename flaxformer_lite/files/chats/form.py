@@ -61,7 +61,7 @@ class Sources(Form):
     path: Path
     """The run folder, for messages."""
 
-    def check(self, model: Any, command: Callable[[], str]) -> None:
+    def check(self, model: object, command: Callable[[], str]) -> None:
         """Raises: ValueError if a model of this `ModelConfig` does not translate. command: returns the command that fits it."""
         check_translates(model, command)
 
@@ -88,7 +88,7 @@ class Sources(Form):
         """Returns a run's config with the direction of this form."""
         return replace(config, decode=self.decode)
 
-    def settings(self, changes: Mapping[str, Any]) -> DecodeConfig:
+    def settings(self, changes: Mapping[str, object]) -> DecodeConfig:
         """Returns the settings of translations with some changed by name."""
         return self.decode.changed(changes)
 
@@ -127,7 +127,7 @@ class Sources(Form):
         return f"the source has {length} tokens and was cut to {self.room} (data.max_source_length)"
 
     def answered(
-        self, search: Searches, weights: Any, requests: Sequence[Request], progress: ProgressCallback
+        self, search: Searches, weights: object, requests: Sequence[Request], progress: ProgressCallback
     ) -> list[list[Hypothesis]]:
         """Returns the answers to each request, best first; an empty one where there is nothing to read."""
         return search.generate(weights, requests, progress)

@@ -66,7 +66,7 @@ class Conversation(NamedTuple):
         return cls.read(without_nulls(messages), without_nulls(tools))
 
     @classmethod
-    def of_record(cls, record: Mapping[str, Any], messages: object) -> "Conversation":
+    def of_record(cls, record: Mapping[str, object], messages: object) -> "Conversation":
         """Returns the conversation of a record, with its fields of `BESIDE`. Raises: ValueError if it is not one."""
         tools, functions, system = (without_nulls(record.get(field)) for field in BESIDE)
         return cls.read(without_nulls(messages), tools or functions, system)
@@ -116,7 +116,7 @@ class Conversation(NamedTuple):
         return in_utf8(json.dumps(fields, ensure_ascii=False, default=str), "a message")  # a table may have times
 
 
-def by_rows(columns: Mapping[str, Any]) -> object:
+def by_rows(columns: Mapping[str, object]) -> object:
     """Returns the messages of an object that has for each field a list of all values, as some libraries read a list of structs."""
     lengths = {len(column) if isinstance(column, list) else -1 for column in columns.values()}
     if len(lengths) != 1 or -1 in lengths:
@@ -134,7 +134,7 @@ def with_system(messages: list[Message], system: str) -> list[Message]:
     return messages
 
 
-def without_nulls(value: Any) -> Any:
+def without_nulls(value: object) -> Any:
     """Returns a value without the fields of objects that are None, at every depth."""
     if isinstance(value, Mapping):
         return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}

@@ -143,7 +143,7 @@ def features_in(metadata: Mapping[bytes, bytes]) -> Any:
     return {}
 
 
-def with_class_names(value: Any, feature: Any) -> Any:
+def with_class_names(value: object, feature: object) -> Any:
     """Returns a value with the names of classes in the place of their numbers; -1, which stands for no label, stays.
 
     feature: the value's type as `datasets` writes it in JSON. A list may be a `List`, a `Sequence`, or a list of one type.

@@ -146,7 +146,7 @@ def with_language_pieces(data: DataConfig) -> DataConfig:
         return data
     tokens = data.languages.tokens
 
-    def added(kind: Any) -> Any:
+    def added(kind: object) -> Any:
         if not isinstance(kind, SentencePiece):
             return kind
         return replace(kind, user_symbols=tuple(dict.fromkeys((*kind.user_symbols, *tokens))))
@@ -168,7 +168,7 @@ def tokenizer_files(folder: Path) -> dict[str, str]:
     return {path.name: file_digest(path) for path in sorted(folder.glob("*tokenizer.*"))}
 
 
-def _hash(settings: Any) -> str:
+def _hash(settings: object) -> str:
     return text_digest(json.dumps(settings))[:16]
 
 

@@ -80,16 +80,16 @@ class Record(Checked, at="record"):
         """Returns the rows of files, each a record."""
         return rows
 
-    def pair(self, row: Any) -> Pair:
+    def pair(self, row: object) -> Pair:
         """Returns a row as a pair. Raises: ValueError for what it lacks or has wrong."""
         source, target = ["", *self.asked(row)][-2:]
         return Pair(source, target, self.label_in(row))
 
-    def asked(self, row: Any) -> tuple[Any, ...]:
+    def asked(self, row: object) -> tuple[Any, ...]:
         """Returns what a command asks of a row: its texts, without labels. Raises: ValueError for what it lacks or has wrong."""
         return tuple(text_at(row, fields) for fields in self.texts)
 
-    def label_in(self, row: Any) -> str:
+    def label_in(self, row: object) -> str:
         """Returns the label of a row. Raises: ValueError for a wrong one."""
         return ""
 
@@ -99,7 +99,7 @@ class Record(Checked, at="record"):
         return tokenizers
 
     @classmethod
-    def learned(cls, objective: Any, pairs: Iterable[Pair]) -> Iterable[Pair]:
+    def learned(cls, objective: object, pairs: Iterable[Pair]) -> Iterable[Pair]:
         """Returns the texts that a tokenizer is trained on, in one pass or several."""
         return pairs
 
@@ -127,7 +127,7 @@ def label_of(row: object, field: Field) -> str:
     return json.dumps([as_text(as_json_number(one), field) for one in value], ensure_ascii=False)
 
 
-def as_json_number(value: Any) -> Any:
+def as_json_number(value: object) -> Any:
     """Returns a number as JSON writes it; anything else as it is."""
     return json.dumps(value) if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)) else value
 

@@ -30,7 +30,9 @@ class TextCandidates(NamedTuple):
     """The score of each candidate by a teacher, those of the positives first; (): no scores."""
 
     @classmethod
-    def read(cls, positives: Sequence[Any], negatives: Sequence[Any], scores: Sequence[Any] = ()) -> "TextCandidates":
+    def read(
+        cls, positives: Sequence[object], negatives: Sequence[object], scores: Sequence[object] = ()
+    ) -> "TextCandidates":
         """Returns the candidates of a record, from the values of its fields or columns: each is an item, a list of items or None.
 
         Raises: ValueError for anything else, and for candidates without a positive.
@@ -88,7 +90,7 @@ class Candidates(Record):
 
     reads, names = "candidates", ("query", "positives")
 
-    def pair(self, row: Any) -> Pair:
+    def pair(self, row: object) -> Pair:
         fields = ((self.positives,), self.negatives, self.scores)
         given = TextCandidates.read(*([field_value(row, field) for field in some] for some in fields))
         return given.pair(text_field(row, self.query))
@@ -111,7 +113,7 @@ def in_lines(pair: Pair) -> Pair:
     return Pair(pair.source, "\n".join(TextCandidates.of_pair(pair).texts))
 
 
-def items(values: Sequence[Any]) -> list[Any]:
+def items(values: Sequence[object]) -> list[Any]:
     """Returns the items of values. A value is an item, a list of items or None."""
     lists = (value if isinstance(value, list) else [value] for value in values if value is not None)
     return list(itertools.chain.from_iterable(lists))

@@ -75,7 +75,7 @@ class Questions(Record):
         return QuestionTokenizers(tokenizers.source, tokenizers.target, reading.objective)
 
 
-def answer_span(answer: Any, text: str) -> tuple[int, int]:
+def answer_span(answer: object, text: str) -> tuple[int, int]:
     """Returns the place of an answer in a text. Raises: ValueError if it does not stand there."""
     said, start = (answer.get("text"), answer.get("answer_start")) if isinstance(answer, Mapping) else (answer, None)
     if not isinstance(said, str) or not said.strip():

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from flaxformer_lite.files.records.base import Field, Record, as_json_number, label_of, text_field
 from flaxformer_lite.files.text.json_objects import field_value
@@ -66,7 +66,7 @@ class Classes(Record):
                 "leave the separator out"
             )
 
-    def label_in(self, row: Any) -> str:
+    def label_in(self, row: object) -> str:
         if isinstance(self.label, tuple):
             labels = [name for name in self.label if is_set(row, name)]
         elif self.separator is None:
@@ -79,7 +79,7 @@ class Classes(Record):
         return json.dumps(labels, ensure_ascii=False)
 
 
-def is_set(row: Any, name: str) -> bool:
+def is_set(row: object, name: str) -> bool:
     """Returns whether a text has the label of a field. Raises: ValueError if the field has neither 0 nor 1."""
     value = str(as_json_number(field_value(row, name)))
     if value.strip().lower() not in YES + NO:

@@ -73,7 +73,7 @@ ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+|None""", re.S)
 LIST = re.compile(rf"\[\s*((?:{ITEM.pattern})([\s,]+({ITEM.pattern}))*)?[\s,]*\]", re.S)
 
 
-def spelled_list(value: Any) -> Any:
+def spelled_list(value: object) -> Any:
     """Returns the list that a cell of a table spells; other values as they are. Raises: ValueError for brackets without a list.
 
     NumPy writes no commas, which Python would join: `['New' 'York']`.
@@ -93,7 +93,7 @@ def spelled_list(value: Any) -> Any:
     return text.split()
 
 
-def check_items(name: str, items: Any, kinds: set[type]) -> None:
+def check_items(name: str, items: object, kinds: set[type]) -> None:
     """Raises: ValueError if the words or the labels of a text are no list of such items."""
     wrong = [item for item in items if type(item) not in kinds] if isinstance(items, list) else [items]
     if wrong:
@@ -112,7 +112,7 @@ def pair_of_words(words: Any, labels: Any) -> Pair:
     return Pair("", in_utf8(text, "a word"), json.dumps({"words": marked}, ensure_ascii=False))
 
 
-def pair_of_spans(text: str, spans: Any) -> Pair:
+def pair_of_spans(text: str, spans: object) -> Pair:
     """Returns a text with its spans. Raises: ValueError if they are not spans of it, or two of them share a character."""
     spans = by_rows(spans) if isinstance(spans, Mapping) else spans
     if not isinstance(spans, list):
@@ -211,17 +211,17 @@ class Words(WordRecord):
             except ValueError as error:
                 yield files[0], numbers[0], error
 
-    def _cell(self, row: Any, field: Field) -> Any:
+    def _cell(self, row: object, field: Field) -> Any:
         if isinstance(row, ValueError):
             raise row
         return field_value(row, field)
 
-    def asked(self, row: Any) -> tuple[Any, ...]:
+    def asked(self, row: object) -> tuple[Any, ...]:
         words = spelled_list(field_value(row, self.words))
         check_items("words", words, {str})
         return (words,)
 
-    def pair(self, row: Any) -> Pair:
+    def pair(self, row: object) -> Pair:
         return pair_of_words(*(spelled_list(field_value(row, field)) for field in (self.words, self.labels)))
 
 
@@ -238,7 +238,7 @@ class Entities(WordRecord):
 
     names = ("text",)
 
-    def pair(self, row: Any) -> Pair:
+    def pair(self, row: object) -> Pair:
         return pair_of_spans(text_field(row, self.text), field_value(row, self.spans))
 
 

@@ -22,7 +22,7 @@ JOINT_SCORE = 1e-3
 """Score of a unigram piece beyond the sum of its parts, for each joint: so it is chosen for them, and hardly elsewhere."""
 
 
-def token_text(name: str, token: Any) -> str | None:
+def token_text(name: str, token: object) -> str | None:
     """Returns the text of a named token, which folders store as a text or in an object; None where it is not named."""
     text = token.get("content", token) if isinstance(token, Mapping) else token
     if not isinstance(text, str | None):
@@ -90,7 +90,7 @@ class JsonTokenizer(Tokenizer):
 
     @classmethod
     def of(
-        cls, description: str, names: Mapping[str, Any], model_ids: Mapping[str, Collection[int]] | None = None
+        cls, description: str, names: Mapping[str, object], model_ids: Mapping[str, Collection[int]] | None = None
     ) -> "JsonTokenizer":
         """Returns the tokenizer with the special tokens named by its folder: `{"pad_token": "[PAD]", …}`.
 

@@ -86,7 +86,7 @@ def model_card(
     return "\n\n".join(sections) + "\n"
 
 
-def taught_by(teachers: Sequence[Mapping[str, Any]]) -> str:
+def taught_by(teachers: Sequence[Mapping[str, object]]) -> str:
     """Returns the section of a card on the teachers of a model."""
     rows = [(one["name"], one["license"] or "unknown") for one in teachers]
     return "## Teachers\n\nThe model learned from translations by:\n\n" + table(("model", "licence"), rows)
@@ -100,7 +100,7 @@ def stated_license(folder: Path) -> str | None:
     return stated[1] if stated else None
 
 
-def result(report: Mapping[str, Any]) -> str:
+def result(report: Mapping[str, object]) -> str:
     """Returns a report of `evaluate` as a sentence and a table: every metric with sacreBLEU's signature, if it has one."""
     metrics = {name: value for name, value in report.items() if isinstance(value, float)}
     counts = {name: value for name, value in report.items() if type(value) is int and name != "step"}

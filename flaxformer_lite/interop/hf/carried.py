@@ -44,8 +44,8 @@ PROBLEMS = {"classification": "single_label_classification", "regression": "regr
 
 
 def carried(
-    theirs: Mapping[str, Any],
-    written: Mapping[str, Any],
+    theirs: Mapping[str, object],
+    written: Mapping[str, object],
     family: Family,
     model: ModelConfig,
     tensors: NumpyArrays,
@@ -75,7 +75,7 @@ def carried(
     return merged
 
 
-def without_renewed(options: Mapping[str, Any]) -> dict[str, Any]:
+def without_renewed(options: Mapping[str, object]) -> dict[str, Any]:
     """Returns the options that an export does not state anew; of groups also without number types.
 
     A null of `FORCED` stays: the classes of some families force a token where nothing is said.
@@ -87,7 +87,7 @@ def without_renewed(options: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def merge(kept: Mapping[str, Any], before: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+def merge(kept: Mapping[str, Any], before: Mapping[str, object], written: Mapping[str, object]) -> dict[str, Any]:
     """Returns kept options and written ones: of one that was written so before too, the kept value."""
     merged = dict(kept)
     for name, value in written.items():

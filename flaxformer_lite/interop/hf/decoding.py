@@ -67,7 +67,7 @@ SAMPLING_TABLE = (
 
 
 def decode_config(
-    config: Mapping[str, Any], generation: Mapping[str, Any] | None, model: ModelConfig, special: UsualIds
+    config: Mapping[str, object], generation: Mapping[str, object] | None, model: ModelConfig, special: UsualIds
 ) -> tuple[DecodeConfig, list[str]]:
     """Returns the settings of decoding, and notes for the user: what the folder has and the settings cannot express.
 
@@ -111,7 +111,7 @@ def decode_config(
     return decode, notes
 
 
-def known_ids(options: Options, name: str, value: Any, size: int, notes: list[str]) -> tuple[int, ...]:
+def known_ids(options: Options, name: str, value: object, size: int, notes: list[str]) -> tuple[int, ...]:
     """Returns one id, or a list of ids, as far as the model has them. Others are left out with a note, since no text has them.
 
     -1 stands for none in the first Llama folders.

@@ -1,7 +1,6 @@
 """The Hugging Face families that are known here."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from flaxformer_lite.config.outside import IMPORTED
 from flaxformer_lite.core.base.bounds import cut
@@ -74,7 +73,7 @@ def known_families() -> Families:
     return {**FAMILIES, **{family.model_type: family for family in families}}
 
 
-def family_of(model_type: Any, families: Families | None = None) -> Family:
+def family_of(model_type: object, families: Families | None = None) -> Family:
     """Returns the family that `model_type` names; None stands for all known families. Raises: ValueError for an unknown one."""
     families = known_families() if families is None else families
     known = ", ".join(sorted(families))

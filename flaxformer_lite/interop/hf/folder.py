@@ -149,7 +149,7 @@ def read_shards(index: Path) -> Tensors:
     return tensors
 
 
-def write_folder(output: Path, documents: Mapping[str, Any], tensors: NumpyArrays, files: Path) -> None:
+def write_folder(output: Path, documents: Mapping[str, object], tensors: NumpyArrays, files: Path) -> None:
     """Writes a new folder, completely or not at all: documents by file name, texts or JSON; the tensors; the files of `files`.
 
     A document replaces a file of the same name.

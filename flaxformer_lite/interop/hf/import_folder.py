@@ -116,7 +116,7 @@ def read_folder(folder: Path, families: Families | None = None, *, follow_links:
     )
 
 
-def fit_names(family: Family, config: Mapping[str, Any], stored: NumpyArrays) -> tuple[Fitted, str]:
+def fit_names(family: Family, config: Mapping[str, object], stored: NumpyArrays) -> tuple[Fitted, str]:
     """Returns the tensors under the first names that fit the model, else under those that fit best; a note says which they are.
 
     Raises: ValueError that names an option that does not fit.
@@ -137,7 +137,7 @@ def fit_names(family: Family, config: Mapping[str, Any], stored: NumpyArrays) ->
     return min(misfitting, key=lambda pair: pair[0].misfits)
 
 
-def fitted(family: Family, config: Mapping[str, Any], tensors: NumpyArrays) -> Fitted:
+def fitted(family: Family, config: Mapping[str, object], tensors: NumpyArrays) -> Fitted:
     """Returns the model that these tensors make up. Raises: ValueError that names an option that does not fit."""
     options = Options(config)
     model = family.model_config(options, tensors)
@@ -149,7 +149,7 @@ def fitted(family: Family, config: Mapping[str, Any], tensors: NumpyArrays) -> F
     return Fitted(model, architecture, names, needed, skipped, unread, misfits=len(needed.keys() ^ wanted))
 
 
-def max_length(folder: Path, config: Mapping[str, Any], model: ModelConfig) -> int | None:
+def max_length(folder: Path, config: Mapping[str, object], model: ModelConfig) -> int | None:
     """Returns the smallest limit of a text's length that the files state, in tokens; None without a limit."""
     lengths = [config.get(name) for name in ("max_position_embeddings", "n_positions")]
     lengths += [model.positions.max_positions]

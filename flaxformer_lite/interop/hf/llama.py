@@ -264,7 +264,7 @@ SCALINGS: dict[str, tuple[RotaryScaling, Table]] = {
 """Template and table, by `rope_type`."""
 
 
-def rope_parameters(positions: Any) -> dict[str, Any]:
+def rope_parameters(positions: object) -> dict[str, Any]:
     """Returns the group of options for these positions; no options for positions that are not rotary."""
     if type(positions) is not Rotary:
         return {}
@@ -280,7 +280,7 @@ def partial_parameters(positions: Any) -> dict[str, Any]:
     return group and {**group, "partial_rotary_factor": positions.fraction}
 
 
-def length_of_dynamic(positions: Any) -> dict[str, Any]:
+def length_of_dynamic(positions: object) -> dict[str, Any]:
     """Returns the length of the original training, which with dynamic scaling is the option of the longest text."""
     scaling = positions.scaling if type(positions) is Rotary else None
     return {"max_position_embeddings": scaling.original_length} if type(scaling) is DynamicScaling else {}

@@ -55,7 +55,7 @@ HALVES = {
 """The families that are known, by `model_type`."""
 
 
-def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def text_config(config: Mapping[str, object]) -> dict[str, Any]:
     """Returns the config of the text half; another family's unchanged.
 
     Special ids that both parts of the file state are those of the whole, as in the library.

@@ -147,7 +147,7 @@ FALCON = replaced(
 )
 
 
-def check_goes(options: Options, name: str, value: Any, place: str) -> None:
+def check_goes(options: Options, name: str, value: object, place: str) -> None:
     """Raises: ValueError where an option has another value than the one that the class computes there."""
     if options.has(name) and not equal(options.raw(name), value):
         raise options.wrong(name, f"only {str(value).lower()} goes {place}")

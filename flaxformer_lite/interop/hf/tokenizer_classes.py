@@ -70,7 +70,7 @@ class TokenizerClass(NamedTuple):
     legacy: bool = True
     """Whether the text behind a special token gets a space where the folder does not say."""
 
-    def language_tokens(self, values: Mapping[str, Any]) -> list[str]:
+    def language_tokens(self, values: Mapping[str, object]) -> list[str]:
         """Returns the tokens of the class's languages, by the settings of a folder."""
         codes = WMT_21 if self.codes is M2M_100 and values.get("language_codes") == "wmt21" else self.codes
         return [self.languages["token"].replace("{}", code) for code in codes.split()]
@@ -208,7 +208,7 @@ NOT_READ = {
 """The classes whose tokenizers no file holds whole, with the reason."""
 
 
-def stated_class(folder: Path, config: Mapping[str, Any]) -> str:
+def stated_class(folder: Path, config: Mapping[str, object]) -> str:
     """Returns the name of the class that a folder states, without the ending Fast; "" where it states none."""
     named = read_json(folder / "tokenizer_config.json").get("tokenizer_class") or config.get("tokenizer_class")
     return str(named or "").removesuffix("Fast")

@@ -55,7 +55,7 @@ class Found(NamedTuple):
     """Notes on tokenizers that were found."""
 
 
-def read_tokenizers(folder: Path, config: Mapping[str, Any], vocab_sizes: tuple[int, int]) -> Found:
+def read_tokenizers(folder: Path, config: Mapping[str, object], vocab_sizes: tuple[int, int]) -> Found:
     """Returns the folder's tokenizers, unless they have more ids than the model; `vocab_sizes` are those of source and target.
 
     Tokens that the folder adds past the model's table are left out, with a note.
@@ -71,7 +71,7 @@ def read_tokenizers(folder: Path, config: Mapping[str, Any], vocab_sizes: tuple[
     return taken
 
 
-def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = None) -> Found:
+def find_tokenizers(folder: Path, config: Mapping[str, object], size: int | None = None) -> Found:
     """Returns the tokenizers of the first kind whose files are all present, without added tokens whose ids are from `size` on."""
     kind = next((file for file in ("tokenizer.json", "spiece.model", "tokenizer.model") if has(folder, file)), None)
     name = "MarianTokenizer" if has(folder, *MARIAN) else class_name(folder, config)
@@ -183,7 +183,7 @@ def joint(tokenizer: Tokenizer, left_out: Sequence[str], settings: "TokenizerSet
     return Found(Tokenizers(tokenizer, tokenizer), notes=notes)
 
 
-def quoted(text: Any) -> str:
+def quoted(text: object) -> str:
     return cut(repr(text))
 
 
@@ -211,7 +211,7 @@ class TokenizerSettings(NamedTuple):
     """The special ids in the model's own config, by role."""
 
 
-def read_settings(folder: Path, config: Mapping[str, Any], theirs: TokenizerClass) -> TokenizerSettings:
+def read_settings(folder: Path, config: Mapping[str, object], theirs: TokenizerClass) -> TokenizerSettings:
     """Returns the settings. `theirs`: the tokenizer's class.
 
     Raises: ValueError where a token is neither a string nor an object with its content.
@@ -255,7 +255,7 @@ def read_settings(folder: Path, config: Mapping[str, Any], theirs: TokenizerClas
     return TokenizerSettings(values, by_class, older, added, texts, lists, more, model_ids)
 
 
-def listed_tokens(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+def listed_tokens(values: Mapping[str, object]) -> tuple[list[Any], list[Any]]:
     """Returns the listed special tokens, and those with names of their own. Raises: ValueError where they are neither."""
     tokens = values.get("extra_special_tokens") or values.get("additional_special_tokens") or []
     if not isinstance(tokens, list | dict):
@@ -280,7 +280,7 @@ def stated_tokens(stated: Iterable[tuple[Any, Any]], special: Collection[str]) -
     return added
 
 
-def content(token: Any) -> str:
+def content(token: object) -> str:
     """Returns the text of a token, which files store as a text or in an object."""
     text = token_text("a special token", token)
     if text is None:
@@ -288,7 +288,7 @@ def content(token: Any) -> str:
     return text
 
 
-def added_token(token: Any, special: bool = False) -> AddedToken:
+def added_token(token: object, special: bool = False) -> AddedToken:
     """Returns a token as the files describe it; with `special` it is special, whatever they say."""
     text = content(token)
     flags = {name: token[name] for name in FLAGS if name in token} if isinstance(token, Mapping) else {}

@@ -23,11 +23,11 @@ class System:
     """Returns the table of names."""
     leaves: Leaves = PYTORCH
 
-    def model_config(self, config: Mapping[str, Any]) -> ModelConfig:
+    def model_config(self, config: Mapping[str, object]) -> ModelConfig:
         """Returns our model for the system's config. Raises: ValueError that names an option that does not fit."""
         return read_table(self.table, self.options(config), self.template).build()
 
-    def name_map(self, config: Mapping[str, Any]) -> list[WeightName]:
+    def name_map(self, config: Mapping[str, object]) -> list[WeightName]:
         """Returns every parameter of the model under the system's names."""
         model = self.model_config(config)
         return name_map(self.names(model, self.options(config)), model, self.leaves)
@@ -42,5 +42,5 @@ class System:
         return config
 
     @staticmethod
-    def options(config: Mapping[str, Any]) -> Options:
+    def options(config: Mapping[str, object]) -> Options:
         return Options(config, "the config's ")

@@ -9,7 +9,7 @@ words, is reported, and its answer is empty.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flaxformer_lite.files.text.json_objects import field_value, object_in
 from flaxformer_lite.tasks.lines import Columns, TaskLines
@@ -60,7 +60,7 @@ class Lines(TaskLines["LabelledWords"]):
             raise ValueError(f"the field {self.words} has {str(words)[:40]!r}: it must be a list of texts")
         return words
 
-    def written(self, read: Any, answer: "LabelledWords", model: "TextModel") -> Sequence[Sequence[str]]:
+    def written(self, read: object, answer: "LabelledWords", model: "TextModel") -> Sequence[Sequence[str]]:
         if self.format == "jsonl":
             return super().written(read, answer, model)
         return [*([" ".join(answer.text[one.start : one.end].split()), one.label] for one in answer.words), []]

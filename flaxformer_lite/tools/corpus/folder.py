@@ -122,7 +122,7 @@ class Corpus:
                 theirs = self.place.read(f"{piece.name}{self.ending}") or b""
                 self.place.write(f"{piece.name}.json", sealed_file(record | {"answers": digest(theirs)}))
 
-    def agree(self, facts: Mapping[str, Any], remedy: str = "start with the old value") -> None:
+    def agree(self, facts: Mapping[str, object], remedy: str = "start with the old value") -> None:
         """Adds facts to the manifest. Raises: ValueError if an earlier start had another value, or the folder has other files."""
         is_written = False
         while not is_written:

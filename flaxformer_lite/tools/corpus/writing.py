@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from flaxformer_lite.base.console import Failure, Progress, counted, describe_seconds, note
 from flaxformer_lite.tools.corpus.folder import Corpus, Piece
@@ -12,7 +11,7 @@ MOST_FAILURES = 3
 """Pieces one after the other that fail twice: then the fault is not theirs, and it ends the work."""
 
 
-def answer_pieces(corpus: Corpus, facts: Mapping[str, Any], pieces: Iterable[Piece], part: Part) -> int:
+def answer_pieces(corpus: Corpus, facts: Mapping[str, object], pieces: Iterable[Piece], part: Part) -> int:
     """Writes the answers of those pieces of a part that are missing in the folder of the corpus.
 
     Returns the number of pieces that are missing after it: those of other processes.

@@ -41,7 +41,7 @@ class WholeRow(Record):
 
     kind: Literal["whole_row"] = "whole_row"
 
-    def asked(self, row: Any) -> Any:
+    def asked(self, row: object) -> Any:
         return row
 
 
@@ -128,7 +128,7 @@ def by_number(record: Any) -> Any:
     return dataclasses.replace(record, **numbers)
 
 
-def as_json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+def as_json_lines(rows: Iterable[Mapping[str, object]]) -> str:
     """Returns rows from Python as JSON lines.
 
     Raises: ValueError for anything but dicts, a table of pandas or a `datasets.Dataset`.
@@ -148,7 +148,7 @@ def as_json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
     return "".join(lines)
 
 
-def plain_value(value: Any) -> Any:
+def plain_value(value: object) -> Any:
     """Returns an array as a list, and any other value that JSON lacks, such as a date, as a text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 

@@ -129,7 +129,7 @@ def fit(
     return run
 
 
-def scores_in_words(scores: Mapping[str, Any], best_metric: str) -> str:
+def scores_in_words(scores: Mapping[str, object], best_metric: str) -> str:
     """Returns the figures of all rows, the metric of the best step first; those of one type of entity (`f1_PER`) are left out."""
     names = [name for name, value in scores.items() if isinstance(value, float)]
     of_all = [name for name in names if not any(name.startswith(f"{other}_") for other in names)]

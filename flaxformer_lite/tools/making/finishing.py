@@ -14,7 +14,7 @@ from flaxformer_lite.run.scoring import TEST_SCORES, ScoredData, save_scores, sc
 from flaxformer_lite.workdir.folder import finite
 
 
-def scored_once(run: Run, data: ScoredData, decode: Mapping[str, Any], made: Sequence[str]) -> dict[str, Any]:
+def scored_once(run: Run, data: ScoredData, decode: Mapping[str, object], made: Sequence[str]) -> dict[str, Any]:
     """Returns the scores of a run at its step; new ones delete what was made of an earlier step.
 
     made: files and folders of the run.

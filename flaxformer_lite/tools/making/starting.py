@@ -20,7 +20,7 @@ def run_path(name: str) -> str:
     return name if is_url(name) else str(Path(name).absolute())
 
 
-def is_begun(output: Path, file: Path, asked: Mapping[str, Any], command: str) -> bool:
+def is_begun(output: Path, file: Path, asked: Mapping[str, object], command: str) -> bool:
     """Returns whether an earlier call of the command began the run folder `output`: `file` then has what that call was asked.
 
     A refused call leaves only hidden files, and the folder `start`.
@@ -43,7 +43,7 @@ def is_begun(output: Path, file: Path, asked: Mapping[str, Any], command: str) -
 def changes_in_words(different: Mapping[str, tuple[Any, Any]]) -> str:
     """Returns what an earlier call was asked and what this one is asked, by name; files as `file_versions` names them."""
 
-    def shown(value: Any) -> str:
+    def shown(value: object) -> str:
         texts = map(str, value) if isinstance(value, list) else [str(value)]
         return cut(", ".join(texts)) or "not given"
 

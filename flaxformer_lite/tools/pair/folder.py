@@ -112,7 +112,7 @@ def languages(files: Sequence[str]) -> list[str]:
 def divide_pairs(
     pairs: Sequence[Pair],
     mono: Sequence[str],
-    asked: Mapping[str, Any],
+    asked: Mapping[str, object],
     off: Collection[str],
     ends: Sequence[str],
     folder: Path,

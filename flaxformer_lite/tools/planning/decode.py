@@ -78,7 +78,7 @@ def search_task(config: Config, work: Workload, mesh: Mesh) -> SearchTask:
     return SearchTask(decoder, mesh, weights, placed_shapes(inputs, batch_sharding(mesh), placement.groups), settings)
 
 
-def placed_shapes(tree: Any, sharding: NamedSharding, times: int = 1) -> Any:
+def placed_shapes(tree: object, sharding: NamedSharding, times: int = 1) -> Any:
     """Returns shapes of arrays with a sharding, for `times` times their rows."""
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((times * x.shape[0], *x.shape[1:]), x.dtype, sharding=sharding), tree
@@ -122,7 +122,7 @@ class Refused(Exception):
     """The compiler's message on a program that does not fit."""
 
 
-def compile_beside(lowered: Any, held: Any) -> tuple[Any, float]:
+def compile_beside(lowered: object, held: object) -> tuple[Any, float]:
     """Returns a compiled program, and the bytes that it needs beside the weights. Raises: Refused.
 
     held: all that is in memory when it starts, but for weights.

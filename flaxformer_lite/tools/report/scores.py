@@ -1,7 +1,7 @@
 """Scores of runs side by side: evaluations in training, reports of `evaluate`, and paired bootstrap between runs."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.metrics.translations import (
@@ -25,14 +25,14 @@ class ReportTable(NamedTuple):
     note: str = ""
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Returns a value as a table shows it; numbers with five digits."""
     if isinstance(value, float):
         return f"{value:.5g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def score_shown(value: Any) -> str:
+def score_shown(value: object) -> str:
     """Returns a score as a table shows it; – for a missing one."""
     return "–" if value is None else shown(value)
 

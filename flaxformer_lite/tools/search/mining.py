@@ -151,7 +151,7 @@ def negatives(row: MinedRow, ranked: Sequence[tuple[str, float]], limit: float, 
 
 
 def unique_vectors(
-    run: Run, texts: Sequence[str], progress: Progress, report: Mapping[str, Any]
+    run: Run, texts: Sequence[str], progress: Progress, report: Mapping[str, object]
 ) -> dict[str, Float[np.ndarray, "D"]]:
     """Returns the vectors of candidates, by their texts."""
     unique, (_, prompt) = list(dict.fromkeys(texts)), run.config.objective.side_prompts

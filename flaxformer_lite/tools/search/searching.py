@@ -25,7 +25,7 @@ FOUND = 100
 
 
 def search_report(
-    run: Run, folder: SearchFolder, candidates: Results | None = None, by: Mapping[str, Any] = {}
+    run: Run, folder: SearchFolder, candidates: Results | None = None, by: Mapping[str, object] = {}
 ) -> tuple[dict[str, Any], Results]:
     """Returns the figures of a run on a folder, and what it found.
 
@@ -54,8 +54,8 @@ def evaluate_search(
     run: Run,
     folder: SearchFolder,
     candidates: Results | None = None,
-    told: Mapping[str, Any] = {},
-    by: Mapping[str, Any] = {},
+    told: Mapping[str, object] = {},
+    by: Mapping[str, object] = {},
 ) -> tuple[dict[str, Any], Results]:
     """Returns the report that `evaluate --search` writes, and what the run found. told: further facts for the report. by: see
     `search_report`.
@@ -79,7 +79,7 @@ def save_search(run: Run, report: dict[str, Any], results: Results) -> None:
     run.folder.publish(name)
 
 
-def search(run: Run, folder: SearchFolder, progress: Progress, by: Mapping[str, Any]) -> Results:
+def search(run: Run, folder: SearchFolder, progress: Progress, by: Mapping[str, object]) -> Results:
     """Returns the documents of a corpus whose vectors have the largest cosines with each query's."""
     ids, texts = list(folder.corpus), list(folder.corpus.values())
     with counting_cuts(by) as report:
@@ -110,7 +110,9 @@ def nearest_documents(
     return NearestSearch(most, run.placement).search(vectors, chunks), vectors
 
 
-def reranked(run: Run, folder: SearchFolder, candidates: Results, progress: Progress, by: Mapping[str, Any]) -> Results:
+def reranked(
+    run: Run, folder: SearchFolder, candidates: Results, progress: Progress, by: Mapping[str, object]
+) -> Results:
     """Returns the candidates with the scores that the run gives them; a number whose lowest is the best changes its sign."""
     pairs = [(query, document) for query, scores in candidates.items() for document in scores if document != query]
     results: dict[str, dict[str, float]] = {query: {} for query in candidates}
@@ -134,7 +136,7 @@ def vector_chunks(
 
 
 @contextlib.contextmanager
-def counting_cuts(by: Mapping[str, Any] = {}) -> Iterator[dict[str, Any]]:
+def counting_cuts(by: Mapping[str, object] = {}) -> Iterator[dict[str, Any]]:
     """Yields `by`, with arguments of a `Run` that count its warnings; in the end one line of each kind is written."""
     # Without numbers: they count the texts of a call, not the lines of a file.
     with one_of_each(lambda line: warn(re.sub("^line [0-9]+: |, such as line [0-9, ]+", "", line))) as say:

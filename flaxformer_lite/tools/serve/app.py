@@ -26,7 +26,7 @@ def make_app(
     *,
     token: str | None = None,
     hosts: Collection[str] | None = None,
-    engine: Mapping[str, Any] = {},
+    engine: Mapping[str, object] = {},
 ) -> Starlette:
     """Returns the application that serves runs by their names; its `state.service.worker` is to be closed at the end.
 

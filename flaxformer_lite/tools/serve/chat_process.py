@@ -48,7 +48,9 @@ class ChatProcess:
         if error:
             raise ValueError(error)
 
-    def submit(self, messages: Sequence[Mapping[str, Any]], deadline: float = math.inf, **options: Any) -> Future[str]:
+    def submit(
+        self, messages: Sequence[Mapping[str, object]], deadline: float = math.inf, **options: Any
+    ) -> Future[str]:
         """Returns the coming prompt, with the options of `ChatTemplate.whole_prompt`.
 
         It raises: Refusal if the template gives none by `deadline`, a time of the monotonic clock.
@@ -63,7 +65,7 @@ class ChatProcess:
         return self.thread.submit(prompt)
 
     def ask(
-        self, messages: Sequence[Mapping[str, Any]] | None, deadline: float, options: Mapping[str, Any]
+        self, messages: Sequence[Mapping[str, object]] | None, deadline: float, options: Mapping[str, object]
     ) -> dict[str, str]:
         """Returns the answer of the process, or the reason why it ended without one."""
         process = self.process or self.start()

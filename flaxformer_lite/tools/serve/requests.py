@@ -25,7 +25,7 @@ Code = Annotated[str, MaxLen(100)]
 def neutral(*values: object) -> AfterValidator:
     """Returns the check of a field that the server does not have: null and these values, which ask for nothing, are accepted."""
 
-    def check(value: Any) -> Any:
+    def check(value: object) -> Any:
         if value is not None and not any(value == one and type(value) in (type(one), int) for one in values):
             raise PydanticCustomError("unsupported", "it is not supported: leave it out")
         return value
@@ -152,7 +152,7 @@ class TaskShape:
         shape |= {one.name: (hints[one.name], one.default) for one in dataclasses.fields(task)}
         self.request: Any = create_model(task.name, __base__=Asked, __doc__=task.__doc__, **shape)
 
-    def read(self, given: Any) -> tuple[Task[Any, Any], list[Any]]:
+    def read(self, given: object) -> tuple[Task[Any, Any], list[Any]]:
         """Returns the task with the options of a request, and what the request asks."""
         options = {one.name: getattr(given, one.name) for one in dataclasses.fields(self.task)}
         asked = getattr(given, self.task.field) if self.task.field else given

@@ -241,7 +241,7 @@ class ServedRun:
         engine = "jax" if self.engine_search(settings) is None else "ctranslate2"
         return Job(Key(self.name, "generate", settings.program, engine), made)
 
-    def task_job(self, task: Task[Any, Any], asked: Sequence[Any]) -> Job:
+    def task_job(self, task: Task[Any, Any], asked: Sequence[object]) -> Job:
         """Returns the job of a task with its options."""
         model = self.run.text_model
         task.check(model)
@@ -414,7 +414,7 @@ class ServedRuns:
         self.groups = max(served.run.placement.groups for served in runs)
         """Groups of devices with a batch each: see `Placement`."""
 
-    def answer(self, key: Key, items: Sequence[Any]) -> Sequence[Any]:
+    def answer(self, key: Key, items: Sequence[object]) -> Sequence[Any]:
         return self.by_name[key.run].answer(key, items)
 
     def stream(self, key: Key, item: Any) -> Iterator[str]:

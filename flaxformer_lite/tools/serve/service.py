@@ -25,7 +25,7 @@ RequestT = TypeVar("RequestT", bound=Asked)
 class Service:
     """The runs, their worker, and the way of a request to its answer."""
 
-    def __init__(self, runs: dict[str, Run], limits: Limits, engine: Mapping[str, Any] = {}) -> None:
+    def __init__(self, runs: dict[str, Run], limits: Limits, engine: Mapping[str, object] = {}) -> None:
         self.limits, self.metrics, self.started = limits, Metrics(), int(time.time())
         self.runs = ServedRuns([ServedRun(name, run, limits, engine) for name, run in runs.items()])
         self.worker = Worker(self.runs, limits, self.metrics.observe_call, self.runs.groups)

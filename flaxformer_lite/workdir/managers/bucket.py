@@ -53,7 +53,7 @@ class BucketManager:
     on without that step.
     """
 
-    def __init__(self, bucket: RunBucket, policy: Any) -> None:
+    def __init__(self, bucket: RunBucket, policy: object) -> None:
         self._bucket, self._policy = bucket, policy
         self._steps, self._saves = set(bucket.ledger.steps), itertools.count()
         self._start = bucket.ledger.start

@@ -1,7 +1,7 @@
 """The choice between Orbax's interfaces, for a run in a folder, and the manager of a run in a bucket."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 
@@ -10,7 +10,7 @@ from flaxformer_lite.workdir.managers.manager import Manager, delete_incomplete
 
 
 def make_manager(
-    folder: Path, policy: Any, bucket: RunBucket | None = None, api: Literal["v0", "v1"] | None = None
+    folder: Path, policy: object, bucket: RunBucket | None = None, api: Literal["v0", "v1"] | None = None
 ) -> Manager:
     """Returns a manager of the checkpoints in `folder`, after deleting checkpoints that an earlier process left incomplete.
 

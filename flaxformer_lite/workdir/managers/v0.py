@@ -28,7 +28,7 @@ class CheckedTree(ocp.PyTreeCheckpointHandler):
 class V0Manager:
     """`Manager` by Orbax's CheckpointManager."""
 
-    def __init__(self, folder: Path, policy: Any) -> None:
+    def __init__(self, folder: Path, policy: object) -> None:
         registry = ocp.DefaultCheckpointHandlerRegistry()
         # The layout that `read_tree` reads, whatever Orbax's default is
         registry.add("state", ocp.args.PyTreeSave, CheckedTree(use_ocdbt=True, use_zarr3=False))

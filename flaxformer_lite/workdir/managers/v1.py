@@ -34,10 +34,10 @@ class Handler(ocp.handlers.CheckpointableHandler):
     async def metadata(self, directory: Any) -> None:
         return None
 
-    def is_handleable(self, checkpointable: Any) -> bool:
+    def is_handleable(self, checkpointable: object) -> bool:
         return True
 
-    def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool:
+    def is_abstract_handleable(self, abstract_checkpointable: object) -> bool:
         return True
 
 
@@ -79,7 +79,7 @@ class Later(NamedTuple):
 class V1Manager:
     """`Manager` by `save_checkpointables_async`."""
 
-    def __init__(self, folder: Path, policy: Any) -> None:
+    def __init__(self, folder: Path, policy: object) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._policy, self._steps = folder, policy, set(steps_in(folder))
         self._thread, self._saving = ThreadPoolExecutor(1), Future[None]()
