@@ -79,11 +79,11 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of the modul
         return of_models(value) if name == "load" else value
 
     @functools.cache
-    def of_models(load: object) -> Any:
+    def of_models(load: object) -> object:
         """Returns `load` for runs and for models of others, which are imported first."""
 
         @functools.wraps(load)
-        def load_model(path: object, **options: Any) -> Any:
+        def load_model(path: object, **options: Any) -> object:
             from flaxformer_lite.base.model_names import is_foreign
 
             if is_foreign(str(path)):

@@ -33,7 +33,7 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
     return {"content": content, "sha256": text_digest(text)}
 
 
-def sealed_file(content: dict[str, Any]) -> bytes:
+def sealed_file(content: dict[str, object]) -> bytes:
     """Returns the bytes of the sealed file of `content`."""
     return (json.dumps(sealed(content), indent=2) + "\n").encode()
 

@@ -112,7 +112,7 @@ class Store:
             for deleted in [self._values.write(name, None) for name in names]:
                 deleted.result()
 
-    def database(self, folder: str) -> dict[str, Any]:
+    def database(self, folder: str) -> dict[str, object]:
         """Returns TensorStore's description of a database of arrays in a folder: a few files hold many small arrays."""
         return {"driver": "ocdbt", "base": self._spec | {"path": f"{self._spec['path']}{folder}/"}} | READS
 
@@ -168,7 +168,7 @@ def reason_of(error: BaseException) -> str:
     return str(error).partition("\n")[0].partition(" [")[0][:300] or type(error).__name__
 
 
-def spec_of(url: str) -> dict[str, Any]:
+def spec_of(url: str) -> dict[str, object]:
     """Returns TensorStore's description of a URL; of s3:// with the endpoint, region and keys of the environment.
 
     Raises: ValueError if the URL names no store.

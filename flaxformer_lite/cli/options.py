@@ -131,7 +131,7 @@ def chosen_weights(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"weights": arguments.weights, "weights_dtype": dtype, "mesh": chosen_mesh(arguments)}
 
 
-def typed_engine(arguments: argparse.Namespace) -> dict[str, Any]:
+def typed_engine(arguments: argparse.Namespace) -> dict[str, object]:
     """Returns the typed engine, as keywords of `Run.searching`."""
     if arguments.engine == "jax":
         return {}
@@ -377,7 +377,7 @@ class TranslationOptions:
         choice = {"best_by": best_by, "samples": self.samples, "temperature": self.temperature}
         return {name: value for name, value in choice.items() if value is not None}
 
-    def forced(self) -> dict[str, Any]:
+    def forced(self) -> dict[str, object]:
         """Returns the keywords of `Run.hypotheses` for the texts that translations must have.
 
         Raises: ValueError for a file of terms with a mistake, or without terms.

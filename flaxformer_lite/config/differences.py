@@ -38,7 +38,7 @@ def differences(old: Config, new: Config, *, on_request: bool = False) -> dict[s
     return fixed(different) if on_request else different
 
 
-def fixed(different: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+def fixed(different: Mapping[str, tuple[object, object]]) -> dict[str, tuple[object, object]]:
     """Returns the differences that even --continue-with-changes refuses."""
     return {
         path: pair
@@ -48,6 +48,6 @@ def fixed(different: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]
     }
 
 
-def describe_differences(different: Mapping[str, tuple[Any, Any]]) -> str:
+def describe_differences(different: Mapping[str, tuple[object, object]]) -> str:
     """Returns the settings with their old and new values, in one line."""
     return "; ".join(f"{setting} was {old!r} and is now {new!r}" for setting, (old, new) in different.items())

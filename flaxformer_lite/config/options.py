@@ -118,7 +118,7 @@ def value_of(hint: object, words: Sequence[str]) -> Any:
     return literals[0] if len(literals) == 1 and item_type(hint) is None else literals
 
 
-def literal(word: str) -> Any:
+def literal(word: str) -> object:
     """Returns a word as the Python value that it spells, an object of JSON as a dict; any other word as it is."""
     named = {"True": True, "False": False, "None": None}
     if word in named:

@@ -150,7 +150,7 @@ def import_options(config: object) -> str:
     return "".join(f" --import {shlex.quote(name)}" for name in names)
 
 
-def values_in(config: object) -> Iterator[Any]:
+def values_in(config: object) -> Iterator[object]:
     """Yields every dataclass in a config."""
     for node in walk(config):
         if dataclasses.is_dataclass(node.value):

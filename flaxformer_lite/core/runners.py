@@ -81,17 +81,17 @@ class Runner(ABC):
         return tuple(sorted(flatten_dict(self.abstract_state.params, sep="/")))
 
     @cached_property
-    def compiled_init(self) -> Any:
+    def compiled_init(self) -> jax.stages.Compiled:
         """The program that makes all parameters."""
         return compiled_parameters(self.task.without_update, self.mesh, self.paths)
 
     @cached_property
-    def compiled_train_step(self) -> Any:
+    def compiled_train_step(self) -> jax.stages.Wrapped:
         """The jitted train step, which can also be lowered without any data."""
         return jitted_update(type(self), train_step, self.task, self.mesh, self.options)
 
     @cached_property
-    def compiled_eval_step(self) -> Any:
+    def compiled_eval_step(self) -> jax.stages.Wrapped:
         return jitted(type(self), eval_step, self.task.without_update, self.mesh, self.options)
 
     def init(self, params: Mapping[str, Array] | None = None) -> TrainState:
@@ -143,11 +143,11 @@ class MeshRunner(Runner):
     """
 
     @cached_property
-    def compiled_gradient(self) -> Any:
+    def compiled_gradient(self) -> jax.stages.Wrapped:
         return jitted(type(self), step_gradient, self.task.without_update, self.mesh, self.options)
 
     @cached_property
-    def compiled_update(self) -> Any:
+    def compiled_update(self) -> jax.stages.Wrapped:
         options = self.task.compiler_options.of(self.mesh, update=True)
         return jitted_update(type(self), update, self.task, self.mesh, tuple(options.items()))
 
@@ -170,7 +170,7 @@ class MeshRunner(Runner):
 
     @staticmethod
     def divided(step: Callable[..., Any], task: TrainTask, mesh: Mesh) -> Callable[..., Any]:
-        def whole(*arguments: object) -> Any:
+        def whole(*arguments: object) -> PyTree:
             with within_mesh(mesh):
                 return step(task, *arguments)
 
@@ -214,7 +214,9 @@ CompilerFlags = tuple[tuple[str, str], ...]
 
 
 @once
-def jitted(runner: type[Runner], step: Callable[..., Any], task: TrainTask, mesh: Mesh, options: CompilerFlags) -> Any:
+def jitted(
+    runner: type[Runner], step: Callable[..., Any], task: TrainTask, mesh: Mesh, options: CompilerFlags
+) -> jax.stages.Wrapped:
     """Returns a step that changes no state, jitted."""
     function = runner.divided(step, task, mesh)
     return jax.jit(function, out_shardings=replicated(mesh), compiler_options=dict(options))
@@ -223,7 +225,7 @@ def jitted(runner: type[Runner], step: Callable[..., Any], task: TrainTask, mesh
 @once
 def jitted_update(
     runner: type[Runner], step: Callable[..., Any], task: TrainTask, mesh: Mesh, options: CompilerFlags
-) -> Any:
+) -> jax.stages.Wrapped:
     """Returns a step that changes the state, jitted."""
     return jax.jit(
         runner.divided(step, task, mesh),
@@ -236,7 +238,7 @@ def jitted_update(
 
 
 @once
-def compiled_parameters(task: TrainTask, mesh: Mesh, paths: tuple[str, ...]) -> Any:
+def compiled_parameters(task: TrainTask, mesh: Mesh, paths: tuple[str, ...]) -> jax.stages.Compiled:
     """Returns the compiled function of a seed that makes the parameters of these paths, and no others."""
 
     def made(seed: UInt[Array, ""]) -> dict[str, Array]:
@@ -252,7 +254,7 @@ def compiled_parameters(task: TrainTask, mesh: Mesh, paths: tuple[str, ...]) -> 
 
 
 @once
-def jitted_start(task: TrainTask, mesh: Mesh) -> Any:
+def jitted_start(task: TrainTask, mesh: Mesh) -> jax.stages.Wrapped:
     return jax.jit(functools.partial(with_optimizer, task), out_shardings=shardings_of(task, mesh))
 
 

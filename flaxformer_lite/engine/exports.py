@@ -175,7 +175,7 @@ def key() -> str:
         raise CannotAnswer(f"{file}, the key that signs exports: {error.strerror}") from None
 
 
-def signed(facts: Mapping[str, object]) -> dict[str, Any]:
+def signed(facts: Mapping[str, object]) -> dict[str, object]:
     """Returns facts with a signature that nobody else can write."""
     return {**facts, "signature": text_digest(key() + json.dumps(facts, sort_keys=True))}
 

@@ -257,7 +257,7 @@ class EngineSearch:
         for row, one in zip(rows, found, strict=True):
             yield row, self.result(one.result().hypotheses, one.result().scores)
 
-    def finishing(self, most: int) -> dict[str, Any]:
+    def finishing(self, most: int) -> dict[str, object]:
         """Returns the arguments that end a search with beams at `most` finished answers, all of which it returns."""
         return {"patience": most / self.beams, "num_hypotheses": most} if self.beams > 1 else {}
 

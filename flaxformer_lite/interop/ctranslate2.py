@@ -113,7 +113,7 @@ def num_positions(config: Config) -> int:
 
 def options_of(
     model: ModelConfig, decode: DecodeConfig, tokenizer: Tokenizer | None, names: Sequence[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Returns `config.json`; `tokenizer` is that of the texts that the model reads, `names` are the target's tokens.
 
     An encoder–decoder also gets the tokens that CTranslate2 adds to a source, without a tokenizer none, and starts an answer from.
@@ -171,7 +171,7 @@ def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
     return lines
 
 
-def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
+def unsupported_settings(model: ModelConfig) -> dict[str, object]:
     """Returns the settings that CTranslate2 does not support, by path."""
     attention, window, both, reads = (
         model.attention,

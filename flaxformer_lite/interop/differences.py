@@ -55,7 +55,7 @@ def as_words(value: object) -> str:
     return type(value).__name__ if dataclasses.is_dataclass(value) else repr(value)
 
 
-def compared_settings(model: ModelConfig) -> dict[str, Any]:
+def compared_settings(model: ModelConfig) -> dict[str, object]:
     """Returns every setting that decides numbers in evaluation, by path; None is replaced by the value that it stands for."""
     settings = {
         f"model.{field.name}": getattr(model, field.name)

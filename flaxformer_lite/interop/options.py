@@ -274,7 +274,7 @@ def write_table(table: Iterable[Entry], config: object) -> dict[str, Any]:
     return {name: value for entry in table for name, value in entry.write(config).items()}
 
 
-def lookup(config: object, path: str) -> Any:
+def lookup(config: object, path: str) -> object:
     """Returns the setting at a path; None within a part that is None."""
     for name in path.split("."):
         config = None if config is None else getattr(config, name)

@@ -93,7 +93,7 @@ class Machine(pickle._Unpickler):
         ord(pickle.BUILD): lambda self: self.stack.pop(),
     }
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         if (name := f"{module}.{name}") not in KNOWN:
             raise NotPlain(f"it asks for {cut(name)}, and no code of a file is run")
         return KNOWN[name]

@@ -5,7 +5,6 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 import numpy as np
@@ -97,7 +96,7 @@ def write_weights(path: str, arrays: Mapping[str, np.ndarray]) -> None:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # its own option is called allow_pickle
 
 
-def read_json_object(path: str) -> dict[str, Any]:
+def read_json_object(path: str) -> dict[str, object]:
     """Returns the JSON object in a file. Raises: ValueError without a JSON object."""
     try:
         settings = json.loads(Path(path).read_text(encoding="utf-8"))

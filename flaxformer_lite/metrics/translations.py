@@ -193,7 +193,7 @@ def text_scores(
     return {name: METRICS[name](hypotheses, references, config) for name in names}
 
 
-def text_report(hypotheses: Sequence[str], references: Sequence[str], config: MetricConfig) -> dict[str, Any]:
+def text_report(hypotheses: Sequence[str], references: Sequence[str], config: MetricConfig) -> dict[str, object]:
     """Returns all metrics of translations, with their signatures."""
     scores = text_scores(METRICS, hypotheses, references, config)
     return {

@@ -299,7 +299,7 @@ RESULTS = (
 
 
 def save_scores(
-    run: Any, report: dict[str, Any], pairs: list[Pair], hypotheses: list[str] | None, ratings: Ratings | None = None
+    run: Any, report: dict[str, object], pairs: list[Pair], hypotheses: list[str] | None, ratings: Ratings | None = None
 ) -> None:
     """Writes the report, the translations and their ratings to the folder of a `Run`; a warning if that fails."""
     name = report["split"]

@@ -156,7 +156,7 @@ def cut_tables(params: PyTree, shapes: PyTree, kept: Sequence[int]) -> PyTree:
     return jax.tree.map(fewer, params, shapes)
 
 
-def with_new_ids(options: Mapping[str, object], new: Mapping[int, int], size: int) -> dict[str, Any]:
+def with_new_ids(options: Mapping[str, object], new: Mapping[int, int], size: int) -> dict[str, object]:
     """Returns the options of the folder that a run was imported from, with new token ids and in place of `size` their number."""
 
     def changed(name: str, value: Any) -> Any:

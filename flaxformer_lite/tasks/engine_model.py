@@ -78,7 +78,7 @@ class EngineModel(TextModel):
                 progress("predicting", len(answers), len(rows))
         return [answers[i] for i in range(len(rows))]
 
-    def by_jax(self, wanted: Wanted, rows: Sequence[EncodedText]) -> list[Any]:
+    def by_jax(self, wanted: Wanted, rows: Sequence[EncodedText]) -> list[object]:
         """Returns what is wanted of rows without a token, or with padding within, which takes up a position in CTranslate2."""
         if not rows:
             return []

@@ -67,7 +67,7 @@ class JaxModel(TextModel):
 
     def top_tokens(
         self, top: int, rows: Sequence[EncodedText], positions: Sequence[Sequence[int]], progress: ProgressCallback
-    ) -> list[Any]:
+    ) -> list[object]:
         """Returns probabilities and ids of the most probable tokens at the positions of each row."""
         return self.batch_predictor(predict_top_tokens, top).predict({"params": self.params}, rows, positions, progress)
 

@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.config import Config
@@ -114,7 +113,7 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
     return replace(data, config=replace(config, resolved=data.config.resolved))
 
 
-def tokenizer_settings(config: Config) -> tuple[Any, ...]:
+def tokenizer_settings(config: Config) -> tuple[object, ...]:
     data, adding = config.data, config.objective if adds_text(config.objective) else None
     return data.source("train"), data.tokenizer, data.target_tokenizer, config.tokenizer_sizes, adding
 

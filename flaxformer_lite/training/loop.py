@@ -211,7 +211,7 @@ class Loop(TrainingRun):
         self.write_row(row | {name: count for name, count in counts.items() if count})
         self.throughput.reset()
 
-    def write_row(self, row: dict[str, Any]) -> None:
+    def write_row(self, row: dict[str, object]) -> None:
         self.hooks.on_row(self, self.folder.append(row))
 
     # Evaluations and checkpoints

@@ -142,7 +142,7 @@ class Checkpoints:
         self,
         step: int,
         state: PyTree,
-        meta: dict[str, Any],
+        meta: dict[str, object],
         metrics: dict[str, float] | None = None,
         *,
         regular: bool = True,
@@ -321,7 +321,7 @@ class Checkpoints:
         """Returns the manifest of a whole checkpoint, as it was written: see manifest.py."""
         return read_manifest(self._folder, step)
 
-    def newest_manifest(self) -> dict[str, Any]:
+    def newest_manifest(self) -> dict[str, object]:
         """Returns the newest manifest that can be read, of a whole or a damaged checkpoint; {} if there is none."""
         return self._manifests.get(max(self._manifests, default=-1), {})
 
@@ -356,7 +356,7 @@ class Checkpoints:
         """Returns the complete steps: those of the first look, if the folder is only read."""
         return self._there if self._orbax is None else self._orbax.steps()
 
-    def _with_manifests(self, steps: Iterable[int]) -> dict[int, dict[str, Any]]:
+    def _with_manifests(self, steps: Iterable[int]) -> dict[int, dict[str, object]]:
         return {step: self._manifests.get(step, {}) for step in steps}
 
     def _kept(self, steps: Iterable[int]) -> set[int]:

@@ -346,7 +346,7 @@ class RunFolder:
         write_whole(self.path / "config.json", to_json(before))
         return True
 
-    def _way_on(self, different: Mapping[str, tuple[Any, Any]], config: Config) -> str:
+    def _way_on(self, different: Mapping[str, tuple[object, object]], config: Config) -> str:
         """Returns the end of a message on settings that differ: the command that continues with them, if there is one."""
         if refused := fixed(different):
             return "" if len(refused) == len(different) else f"; no run continues with another {next(iter(refused))}"
@@ -436,7 +436,7 @@ class RunFolder:
         if known:
             write_json(self.path / TAUGHT_BY, known)
 
-    def as_teacher(self) -> dict[str, Any]:
+    def as_teacher(self) -> dict[str, object]:
         """Returns the name of the run, of an imported one that of its model, and the licence that its model states, or None."""
         imported = self.imported
         weights = str(imported.get("weights", ""))
@@ -490,7 +490,7 @@ class RunFolder:
                 warn(f"{self.metrics}, line {number} is not a row of metrics: it was skipped")
         return sorted(rows.values(), key=lambda row: row["step"])
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[dict[str, object]]:
         """Returns the reports of the command `evaluate`. Raises: ValueError for a file that is not a report."""
         reports = []
         for file in sorted((self.path / "evaluations").glob("*.json")):

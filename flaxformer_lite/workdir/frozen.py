@@ -108,7 +108,7 @@ class Frozen:
         self._reference = reference
         return merge_trees(saved, values)
 
-    def complete_state(self, state: Any, abstract: Any, reference: dict[str, str]) -> Any:
+    def complete_state(self, state: PyTree, abstract: PyTree, reference: dict[str, str]) -> PyTree:
         """Returns the whole state for a state of `without`. The base's parameters are constant, and so are their own averages."""
         params = self.complete(state.params, abstract.params, reference)
         if state.ema is None:

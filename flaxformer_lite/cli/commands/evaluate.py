@@ -13,7 +13,7 @@ RUN/hypotheses/, in TREC's form.
 import argparse
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flaxformer_lite.base.console import note
 from flaxformer_lite.cli.options import (
@@ -173,5 +173,5 @@ def score_search(arguments: argparse.Namespace) -> None:
     save_search(loaded, report, results)
 
 
-def print_json(report: dict[str, Any]) -> None:
+def print_json(report: dict[str, object]) -> None:
     print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)

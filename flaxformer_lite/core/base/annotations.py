@@ -41,14 +41,14 @@ def marks_of(hint: object) -> list[Mark]:
     return [data for data in getattr(hint, "__metadata__", ()) if isinstance(data, Mark)]
 
 
-def without_marks(hint: Any) -> Any:
+def without_marks(hint: Any) -> object:
     if not marks_of(hint):
         return hint
     kept = tuple(data for data in hint.__metadata__ if not isinstance(data, Mark))
     return Annotated[hint.__origin__, *kept] if kept else hint.__origin__
 
 
-def declared_hints(owner: type) -> dict[str, Any]:
+def declared_hints(owner: type) -> dict[str, object]:
     """Returns the annotation of every field of a dataclass type as it is written."""
     hints = typing.get_type_hints(owner, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(owner)}
@@ -60,12 +60,12 @@ type_hints: Callable[[Any], dict[str, Any]] = functools.cache(
 """Returns the annotation of every field of a dataclass type, bounds included and marks left out."""
 
 
-def saved_as(hint: object) -> Any:
+def saved_as(hint: object) -> object:
     """Returns the union that config.json holds where a setting's type is a base class; any other type hint as it is."""
     return next((data.union for data in getattr(hint, "__metadata__", ()) if isinstance(data, SavedAs)), hint)
 
 
-def alternatives(hint: object) -> Iterator[Any]:
+def alternatives(hint: object) -> Iterator[object]:
     """Yields the types and the choices that a value of an annotation, or an item of it, may be."""
     hint = saved_as(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

@@ -106,7 +106,7 @@ def cached_values(weights: Float[Array, "B N T S"], value: Float[Array, "B S K H
     return mixed.reshape(batch, num_heads, length, -1).swapaxes(1, 2)
 
 
-def step_layout(params: PyTree, kernel: Float[Array, "D V"] | None) -> dict[str, Any]:
+def step_layout(params: PyTree, kernel: Float[Array, "D V"] | None) -> dict[str, object]:
     """Formula: `{}`. Returns copies of variables in the layouts that the steps of a search read, moved once for all steps.
 
     kernel  the head's, in the layout of the product, where it is another one than that of the variables
@@ -121,7 +121,7 @@ def step_layout(params: PyTree, kernel: Float[Array, "D V"] | None) -> dict[str,
     return copies
 
 
-def with_layout(variables: VariableDict, copies: dict[str, Any]) -> VariableDict:
+def with_layout(variables: VariableDict, copies: dict[str, object]) -> VariableDict:
     """Returns the variables with the copies of `step_layout` in their places. No array is copied."""
     variables = {**variables}
     if "kernel" in copies:

@@ -120,7 +120,7 @@ def report_choices(report: Callable[[str], None]) -> Iterator[None]:
     """
     reported: set[str] = set()
 
-    def listen(method: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+    def listen(method: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> object:
         result = method(*args, **kwargs)
         if isinstance(result, KernelChoice) and result.reason is not None and str(result) not in reported:
             reported.add(str(result))

@@ -204,7 +204,7 @@ def parameter_shapes(config: ModelConfig) -> PyTree:
     return jax.eval_shape(lambda: Transformer(config).init(jax.random.key(0), example_inputs(config)))["params"]
 
 
-def step_copies(model: Transformer, variables: VariableDict, num_ids: int | None = None) -> dict[str, Any]:
+def step_copies(model: Transformer, variables: VariableDict, num_ids: int | None = None) -> dict[str, object]:
     """Returns copies of variables in the layouts that the steps of a search read, for `fast.with_layout`.
 
     With `num_ids` the head scores only the first `num_ids` ids: no other id takes part in a softmax.

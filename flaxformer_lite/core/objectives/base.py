@@ -91,7 +91,7 @@ class BaseObjective(AnsweredTexts, RowMaker[Batch]):
         """The names of the figures that `text_metrics` returns, besides those of `train.text_metrics`."""
         return ()
 
-    def label_value(self, label: str) -> Any:
+    def label_value(self, label: str) -> object:
         """Returns a label as a number, or as several.
 
         Raises: ValueError for an illegal label, in words that follow the name of its record.

@@ -79,7 +79,7 @@ def per_layer(inner: optax.GradientTransformation) -> optax.GradientTransformati
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
-        def update_leaf(path: KeyPath, *leaf: object) -> Any:
+        def update_leaf(path: KeyPath, *leaf: object) -> object:
             return over_layers(path, inner.update)(*leaf)
 
         pairs = jax.tree.map_with_path(update_leaf, updates, state, params)

@@ -179,7 +179,7 @@ def without_padding(params: PyTree, shapes: PyTree) -> PyTree:
     )
 
 
-def state_sharding(state: Any, mesh: Mesh | AbstractMesh) -> Any:
+def state_sharding(state: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     """Returns a `NamedSharding` for every leaf of a `TrainState` (or of its shapes).
 
     The state that an optimizer or an average keeps for a parameter is divided as the parameter is. Its path contains the

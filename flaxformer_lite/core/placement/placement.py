@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.parallel.compiler import quick_options
@@ -60,7 +61,7 @@ class Placement:
         """The number of devices of a group."""
         return 1 if self.mesh is None else int(self.mesh.shape["tensor"])
 
-    def jitted(self, function: Callable[..., Any], **how: Any) -> Any:
+    def jitted(self, function: Callable[..., Any], **how: Any) -> jax.stages.Wrapped:
         """Returns the function as `jax.jit` makes it, with the options with which these devices compile quickly."""
         mesh = self.mesh or make_mesh(devices=jax.local_devices()[:1])
         return jax.jit(function, compiler_options=quick_options(mesh), **how)
@@ -119,8 +120,8 @@ class Placement:
             return function
         mesh, manual = self.mesh, MESH_AXES if self.tensor == 1 else ROW_AXES
 
-        def mapped(variables: object, *arrays: object) -> Any:
-            def of_group(variables: object, *arrays: object) -> Any:
+        def mapped(variables: PyTree, *arrays: PyTree) -> PyTree:
+            def of_group(variables: PyTree, *arrays: PyTree) -> PyTree:
                 outputs = function(variables, *arrays)
                 return jax.tree.map(lambda x: x if x.ndim else jax.lax.pmax(x, ROW_AXES), outputs)
 
@@ -160,6 +161,6 @@ def rows_of(call: Sequence[Prepared]) -> Iterator[tuple[int, int]]:
             yield group * batch.rows + row, member
 
 
-def row_specs(arrays: object) -> Any:
+def row_specs(arrays: PyTree) -> PyTree:
     """Returns the axes that divide the rows of each array; none for a number."""
     return jax.tree.map(lambda x: PartitionSpec(ROW_AXES) if jnp.ndim(x) else PartitionSpec(), arrays)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax.typing import VariableDict
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
@@ -45,7 +45,7 @@ class BatchPredictor:
     ) -> None:
         self.config, self.batch_tokens, self.pad_id, self.placement = model.config, batch_tokens, pad_id, placement
 
-        def of_arrays(variables: VariableDict, arrays: tuple[Array, Array, Array], positions: Array) -> Any:
+        def of_arrays(variables: VariableDict, arrays: tuple[Array, Array, Array], positions: Array) -> PyTree:
             return function(model, variables, text_inputs(model.config, *arrays), positions)
 
         self.function = placement.jitted(placement.by_rows(of_arrays))

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ def search_of(models: tuple[Transformer, ...], method: Method, placement: Placem
 
 
 @once
-def copies_of(models: tuple[Transformer, ...], placement: Placement) -> Any:
+def copies_of(models: tuple[Transformer, ...], placement: Placement) -> jax.stages.Wrapped:
     return jax.jit(placement.within(functools.partial(step_layouts, models)), static_argnums=1)
 
 

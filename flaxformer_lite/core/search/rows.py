@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.typing import VariableDict
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, PyTree
 
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.kernels import platform
@@ -105,7 +105,7 @@ class Search:
         advanced: tuple[Any, Decoded] = function(variables, inputs, state, max_steps, few)
         return advanced
 
-    def _grow(self, cache: object, capacity: int) -> Any:
+    def _grow(self, cache: PyTree, capacity: int) -> PyTree:
         """Returns the cache with `capacity` slots."""
         return self.placement.by_rows(lambda _, cache: grow_cache(cache, capacity))((), cache)
 

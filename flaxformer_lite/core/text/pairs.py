@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np  # a translation by CTranslate2 does without
@@ -23,7 +23,7 @@ class Pair(NamedTuple):
     has_candidates: bool = False
     """Whether the target has the candidates of a query, in JSON."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Returns the texts, and of the rest what differs from a plain pair."""
         return {name: value for name, value in self._asdict().items() if isinstance(value, str) or value}
 

@@ -649,7 +649,7 @@ def further_fields(message: Message) -> list[str]:
     return [name for name in message if name not in KNOWN_FIELDS]
 
 
-def shape_of(message: Message) -> tuple[Any, ...]:
+def shape_of(message: Message) -> tuple[object, ...]:
     """Returns the facts that decide how a template reads a message, besides its texts."""
     content = message["content"]
     kind: object = (
@@ -703,7 +703,7 @@ def probed(
     return probes, read, words
 
 
-def renamed_tool(tool: Any, name: str) -> Any:
+def renamed_tool(tool: Any, name: str) -> object:
     """Returns a tool with another name."""
     if isinstance(tool.get("function"), Mapping):
         return {**tool, "function": {**tool["function"], "name": name}}
@@ -918,7 +918,7 @@ def own_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     return {name: piece for name, piece in tokens.items() if piece is not None}
 
 
-def read_object(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, object]:
     """Returns the JSON object in a file, empty without the file. Raises: ValueError where it is not JSON."""
     value = read_any_json(file)
     return value if isinstance(value, dict) else {}

@@ -136,7 +136,7 @@ def outermost(record: Record, names: Collection[str]) -> set[str]:
     return {field if field in names else field.split(".")[0] for field in fields}
 
 
-def features_in(metadata: Mapping[bytes, bytes]) -> Any:
+def features_in(metadata: Mapping[bytes, bytes]) -> object:
     """Returns the features that `datasets` wrote in a Parquet file; {} for a file of another program."""
     with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
         return json.loads(metadata[b"huggingface"])["info"]["features"]

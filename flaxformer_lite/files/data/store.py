@@ -306,7 +306,7 @@ def store_folders(folder: Path) -> list[Path]:
     return [folder] if not stores and (folder / "key.json").is_file() else stores
 
 
-def list_stores(folder: Path) -> list[dict[str, Any]]:
+def list_stores(folder: Path) -> list[dict[str, object]]:
     """Returns the content of each store of `store_folders`, ready for JSON."""
     stores = []
     for store in store_folders(folder):
@@ -390,7 +390,7 @@ def shards_in(store: Path) -> dict[Path, dict[str, Any]]:
 
 def write_shard(
     folder: Path, pairs: Sequence[Pair], tokenizers: Tokenizers, report: Callable[[int], None] = lambda done: None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Tokenizes the pairs into the folder; returns the content of shard.json. `report` gets the number of pairs that are done."""
     most = max(tokenizers.source.largest_id, tokenizers.target.largest_id)
     shard = TokenShard.of_pairs(pairs, tokenizers, np.uint16 if most < 2**16 else np.int32, report)

@@ -297,7 +297,7 @@ class CoNLL(RecordSource, at="conll"):
                     first = number + len(rows) - len(words)
                     yield file, first, self._lists(words, first)
 
-    def _lists(self, rows: Sequence[str], first: int) -> Any:
+    def _lists(self, rows: Sequence[str], first: int) -> object:
         """Returns the words of some lines and their labels, or what is wrong with them. first: the number of the first line."""
         lists: dict[Field, list[str]] = {column: [] for column in self.record.fields.values()}
         chosen, conllu = self.record.fields, is_conllu(rows)

@@ -127,7 +127,7 @@ def label_of(row: object, field: Field) -> str:
     return json.dumps([as_text(as_json_number(one), field) for one in value], ensure_ascii=False)
 
 
-def as_json_number(value: object) -> Any:
+def as_json_number(value: object) -> object:
     """Returns a number as JSON writes it; anything else as it is."""
     return json.dumps(value) if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)) else value
 

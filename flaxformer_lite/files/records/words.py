@@ -211,7 +211,7 @@ class Words(WordRecord):
             except ValueError as error:
                 yield files[0], numbers[0], error
 
-    def _cell(self, row: object, field: Field) -> Any:
+    def _cell(self, row: object, field: Field) -> object:
         if isinstance(row, ValueError):
             raise row
         return field_value(row, field)

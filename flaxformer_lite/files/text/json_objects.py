@@ -9,7 +9,7 @@ from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.files.text.files import in_utf8
 
 
-def read_any_json(path: Path) -> Any:
+def read_any_json(path: Path) -> object:
     """Returns the content of a JSON file; an empty object without the file. Raises: ValueError where it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -17,7 +17,7 @@ def read_any_json(path: Path) -> Any:
         raise ValueError(f"{path} cannot be read as JSON: {error}") from None
 
 
-def json_value(line: str) -> Any:
+def json_value(line: str) -> object:
     """Returns the value of a line. Raises: ValueError for a line that is not JSON."""
     try:
         return json.loads(line)
@@ -28,7 +28,7 @@ def json_value(line: str) -> Any:
         raise ValueError(f"{what}; each line must be one JSON object") from None
 
 
-def object_in(line: str) -> dict[str, Any]:
+def object_in(line: str) -> dict[str, object]:
     """Returns the JSON object in a line. Raises: ValueError for anything else, and for half a surrogate pair."""
     record = json_value(line)
     if not isinstance(record, dict):
@@ -37,13 +37,13 @@ def object_in(line: str) -> dict[str, Any]:
     return record
 
 
-def json_object(line: str, place: str) -> dict[str, Any]:
+def json_object(line: str, place: str) -> dict[str, object]:
     """Returns the JSON object in a line. Raises: Mistake, with the place, as `object_in`."""
     with known(file=place):
         return object_in(line)
 
 
-def field_value(record: object, field: int | str) -> Any:
+def field_value(record: object, field: int | str) -> object:
     """Returns the value in a field of a record; None inside a null. Raises: ValueError if it has no such field.
 
     A dot in a name goes down into a nested field, unless the record has the whole name.

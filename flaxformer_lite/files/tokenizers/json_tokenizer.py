@@ -45,7 +45,7 @@ def one_error() -> Iterator[None]:
         raise ValueError(f"the tokenizers library cannot read it: {error}") from None
 
 
-def renumbered(value: Any, new: Mapping[int, int], name: str = "") -> Any:
+def renumbered(value: Any, new: Mapping[int, int], name: str = "") -> object:
     """Returns a value in a post-processor's description with new token ids. `name`: that of its field."""
     if isinstance(value, dict):
         return {inner: renumbered(one, new, inner) for inner, one in value.items()}

@@ -393,7 +393,7 @@ class VocabularyPieces(AddedPieces):
         return i in self._numbers or i in self.added
 
     def _encoded(self, rows: TextParts, encode: Callable[[Any, list[str]], Any]) -> list[list[Any]]:
-        def mapped(model: object, texts: list[str]) -> list[Any]:
+        def mapped(model: object, texts: list[str]) -> list[object]:
             ids = self.ids
             return [
                 row._replace(ids=[ids[i] for i in row.ids]) if isinstance(row, SpannedIds) else [ids[i] for i in row]

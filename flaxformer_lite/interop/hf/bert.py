@@ -11,7 +11,6 @@ import functools
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 from flaxformer_lite.core.model import (
     POST_NORM,
@@ -235,7 +234,7 @@ def read_padded_positions(options: Options, draft: Draft) -> None:
     draft["positions.offset"], draft["positions.max_positions"] = pad_id + 1, rows - pad_id - 1
 
 
-def padded_position_options(model: ModelConfig) -> dict[str, Any]:
+def padded_position_options(model: ModelConfig) -> dict[str, object]:
     if type(model.positions) is not Learned:
         return {}
     pad_id = padding_before(model)

@@ -75,7 +75,7 @@ def carried(
     return merged
 
 
-def without_renewed(options: Mapping[str, object]) -> dict[str, Any]:
+def without_renewed(options: Mapping[str, object]) -> dict[str, object]:
     """Returns the options that an export does not state anew; of groups also without number types.
 
     A null of `FORCED` stays: the classes of some families force a token where nothing is said.
@@ -87,7 +87,7 @@ def without_renewed(options: Mapping[str, object]) -> dict[str, Any]:
     return kept
 
 
-def merge(kept: Mapping[str, Any], before: Mapping[str, object], written: Mapping[str, object]) -> dict[str, Any]:
+def merge(kept: Mapping[str, Any], before: Mapping[str, object], written: Mapping[str, object]) -> dict[str, object]:
     """Returns kept options and written ones: of one that was written so before too, the kept value."""
     merged = dict(kept)
     for name, value in written.items():

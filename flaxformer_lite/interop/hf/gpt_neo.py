@@ -3,8 +3,6 @@
 Reference: Black et al. 2021, GPT-Neo, doi:10.5281/zenodo.5297715.
 """
 
-from typing import Any
-
 from flaxformer_lite.core.model import DotProduct, DropoutRates, LayerNorm, Learned, ModelConfig, Normal, SlidingWindow
 from flaxformer_lite.interop.hf import bart
 from flaxformer_lite.interop.hf.family import classes_of, never_read
@@ -49,7 +47,7 @@ def read_attention(options: Options, draft: Draft) -> None:
     draft["sliding_window"] = SlidingWindow(size=size, layers=layers) if local else None
 
 
-def attention_options(model: ModelConfig) -> dict[str, Any]:
+def attention_options(model: ModelConfig) -> dict[str, object]:
     words = [WORDS[kind] for kind in layer_types(model)]
     size = {} if model.sliding_window is None else {"window_size": model.sliding_window.size}
     return {"attention_types": [[words, 1]], "attention_layers": words, **size}

@@ -6,7 +6,6 @@ Reference: Song et al. 2020, arXiv:2004.09297.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from flaxformer_lite.core.model import Learned, ModelConfig, RelativeBias
 from flaxformer_lite.interop.hf import bert
@@ -23,7 +22,7 @@ def read_positions(options: Options, draft: Draft) -> None:
     draft["positions.max_positions"] = rows - OFFSET
 
 
-def position_options(model: ModelConfig) -> dict[str, Any]:
+def position_options(model: ModelConfig) -> dict[str, object]:
     return (
         {"max_position_embeddings": model.positions.max_positions + OFFSET} if type(model.positions) is Learned else {}
     )

@@ -7,7 +7,6 @@ References: Nussbaum et al. 2024, arXiv:2402.01613; Sturua et al. 2024, arXiv:24
 """
 
 from dataclasses import replace
-from typing import Any
 
 from flaxformer_lite.core.model import DotProduct, LanguageModelHead, LayerNorm, ModelConfig, Pooler, Rotary
 from flaxformer_lite.interop.hf import bert, llama
@@ -36,7 +35,7 @@ def base_names(body: str, attention: str, layer: dict[str, str]) -> Names:
     }
 
 
-def head_width(model: ModelConfig) -> dict[str, Any]:
+def head_width(model: ModelConfig) -> dict[str, object]:
     """Returns the width of a head if all heads are not as wide as the model; the library does not read null as absent."""
     width = model.heads.d_key
     return {} if width * model.num_heads == model.d_model else {"head_dim": width}

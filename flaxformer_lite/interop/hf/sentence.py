@@ -254,7 +254,7 @@ def pooling_options(embedding: SentenceEmbedding, width: int) -> dict[str, Any]:
     return {"word_embedding_dimension": width, **{name: mode == theirs for name, mode in OLDER.items()}}
 
 
-def dense_options(layer: DenseLayer, width: int) -> dict[str, Any]:
+def dense_options(layer: DenseLayer, width: int) -> dict[str, object]:
     """Returns the options of a dense layer over vectors of that width. Raises: ValueError for an activation that they lack."""
     names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     if layer.activation not in names:

@@ -11,7 +11,6 @@ Chung et al. 2023, arXiv:2304.09151 (umT5).
 
 import functools
 from collections.abc import Collection
-from typing import Any
 
 from flaxformer_lite.core.model import DotProduct, LanguageModelHead, ModelConfig, Pooler, RelativeBias, RMSNorm
 from flaxformer_lite.interop.hf.bert import labels_of_tokens
@@ -77,11 +76,11 @@ def read_num_decoder_layers(options: Options, draft: Draft) -> None:
     draft["num_decoder_layers"] = options.integer("num_decoder_layers", draft["num_encoder_layers"])
 
 
-def tie_option(model: ModelConfig) -> dict[str, Any]:
+def tie_option(model: ModelConfig) -> dict[str, object]:
     return {"tie_word_embeddings": model.share_target_output}
 
 
-def output_options(model: ModelConfig) -> dict[str, Any]:
+def output_options(model: ModelConfig) -> dict[str, object]:
     """Returns whether the decoder's output is scaled, and whether the head is tied; `read_heads` reads both."""
     scaled = model.head is None or model.head.scale != 1
     return {"scale_decoder_outputs": scaled, "tie_word_embeddings": scaled or model.share_target_output}

@@ -117,7 +117,7 @@ def marian(source: MarianTokenizer, target: MarianTokenizer) -> dict[str, Any]:
     return files | ({"target_vocab.json": sides[1]["ids"]} if separate else {})
 
 
-def special_tokens(tokenizer: Tokenizer, roles: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+def special_tokens(tokenizer: Tokenizer, roles: dict[str, tuple[str, ...]]) -> dict[str, object]:
     """Returns the text of the special tokens, by the names that their roles have in the library."""
     ids = tokenizer.special._asdict()
     return {

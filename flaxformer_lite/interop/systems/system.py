@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.interop.differences import CannotExpress, check_same, resolved
@@ -32,7 +31,7 @@ class System:
         model = self.model_config(config)
         return name_map(self.names(model, self.options(config)), model, self.leaves)
 
-    def config_for(self, model: ModelConfig) -> dict[str, Any]:
+    def config_for(self, model: ModelConfig) -> dict[str, object]:
         """Returns the system's config for a model. Raises: CannotExpress that lists the settings it cannot express."""
         try:
             config = write_table(self.table, resolved(model))

@@ -122,7 +122,7 @@ def cell(text: str) -> str | list[Any]:
     return text
 
 
-def by_number(record: Any) -> Any:
+def by_number(record: Any) -> object:
     """Returns a record of columns with names like 0 and 1 as one of columns by number."""
     numbers = {name: int(value) for name, value in vars(record).items() if str(value).isdecimal()}
     return dataclasses.replace(record, **numbers)
@@ -148,7 +148,7 @@ def as_json_lines(rows: Iterable[Mapping[str, object]]) -> str:
     return "".join(lines)
 
 
-def plain_value(value: object) -> Any:
+def plain_value(value: object) -> object:
     """Returns an array as a list, and any other value that JSON lacks, such as a date, as a text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite.base.console import note
 from flaxformer_lite.base.model_names import is_foreign
@@ -40,7 +39,7 @@ def is_begun(output: Path, file: Path, asked: Mapping[str, object], command: str
     return False
 
 
-def changes_in_words(different: Mapping[str, tuple[Any, Any]]) -> str:
+def changes_in_words(different: Mapping[str, tuple[object, object]]) -> str:
     """Returns what an earlier call was asked and what this one is asked, by name; files as `file_versions` names them."""
 
     def shown(value: object) -> str:

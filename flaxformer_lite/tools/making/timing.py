@@ -5,7 +5,6 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -89,7 +88,7 @@ def positions_per_second(config: Config, folder: str) -> float:
     )
     config = replace(config, data=data, train=train, weights="last")
 
-    def on_row(row: dict[str, Any]) -> None:
+    def on_row(row: dict[str, object]) -> None:
         times.append(time.perf_counter())
 
     note("measuring the speed of training on this machine")

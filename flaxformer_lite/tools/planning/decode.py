@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.model import Transformer
@@ -102,7 +103,7 @@ def at_length(task: SearchTask, inputs: SearchInputs, state: Any) -> list[Any]:
     """Returns the state whose cache has its full length, after that of the length before, if it grows."""
     search, most = task.decoder.search, task.settings.max_new_tokens
 
-    def grown(capacity: int) -> Any:
+    def grown(capacity: int) -> PyTree:
         def slots(x: Any) -> Any:
             return jax.ShapeDtypeStruct((*x.shape[:-2], capacity, x.shape[-1]), x.dtype, sharding=x.sharding)
 

@@ -71,7 +71,7 @@ def describe_settings(config: Config) -> list[str]:
     return lines
 
 
-def changes_from_defaults(config: Config) -> dict[str, Any]:
+def changes_from_defaults(config: Config) -> dict[str, object]:
     """Returns the settings that differ from the defaults of their classes, by their paths."""
     changes: dict[str, Any] = {}
     for node in walk(config):
@@ -94,7 +94,7 @@ def describe_memory(config: Config, data: RunData, runner: Runner) -> str:
     state = shard_bytes(runner.abstract_state)
     bucket = max(data.train.plan.buckets, key=lambda bucket: bucket.rows * sum(bucket.lengths))
     batch = runner.shard_batch(zero_batch(config.objective, bucket))
-    compiled = runner.compiled_train_step.lower(runner.abstract_state, batch).compile().memory_analysis()
+    compiled: Any = runner.compiled_train_step.lower(runner.abstract_state, batch).compile().memory_analysis()
     shape = shape_in_words(bucket.rows, *bucket.lengths)
     words = f"{state / 2**20:,.0f} MiB for parameters, optimizer and averages"
     return f"{words}, and {compiled.temp_size_in_bytes / 2**20:,.0f} MiB for a step of {shape}"

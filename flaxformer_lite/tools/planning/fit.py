@@ -263,7 +263,7 @@ def command(name: str, words: Sequence[str], settings: Settings) -> str:
     )
 
 
-def fit_as_json(fit: Fit, command: str | None) -> dict[str, Any]:
+def fit_as_json(fit: Fit, command: str | None) -> dict[str, object]:
     """Returns all figures; `found` is None if nothing fits."""
     trials = [
         trial._asdict() | ({} if math.isfinite(trial.needed_bytes) else {"needed_bytes": None}) for trial in fit.trials

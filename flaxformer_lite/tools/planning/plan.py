@@ -228,7 +228,7 @@ def compiled_program(lowered: Any) -> tuple[Any, str | None]:
 # A plan for a terminal, and as JSON -----------------------------------------------------------------------------------
 
 
-def plan_as_json(plan: Plan) -> dict[str, Any]:
+def plan_as_json(plan: Plan) -> dict[str, object]:
     report = asdict(plan)
     if plan.compiled is not None:
         report["compiled"]["needed_bytes"] = plan.compiled.needed_bytes

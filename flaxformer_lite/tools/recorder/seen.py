@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flaxformer_lite.base.console import counted
 from flaxformer_lite.core.base.bounds import cut
@@ -47,7 +47,7 @@ class Seen:
             lines.append(f"  {WORDS[state]} in {counted(len(names), 'row')}: {', '.join(shown)}")
         return "\n".join([f"{self.place}\t{text}", *(lines or [f"  never: {self.never}"])])
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         readings = [reading._asdict() for reading in self.readings]
         return self.place._asdict() | self.pair.as_json() | {"readings": readings, "never": self.never}
 

@@ -72,6 +72,6 @@ def report_page(report: ReportContent, library: str) -> str:
     )
 
 
-def specs(group: str, figures: dict[str, Any]) -> dict[str, Any]:
+def specs(group: str, figures: dict[str, Any]) -> dict[str, object]:
     """Returns the charts as Vega-Lite, under identifiers of their own."""
     return {f"{group}-{i}": json.loads(chart.to_json()) for i, chart in enumerate(figures.values())}

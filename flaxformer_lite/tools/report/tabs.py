@@ -50,7 +50,7 @@ class Attended(NamedTuple):
         for kind in self.weights.kinds:
             yield f"{kind} attention", attention_chart(self.weights, kind, None, None)
 
-    def packed(self) -> dict[str, Any]:
+    def packed(self) -> dict[str, object]:
         """Returns all weights for the page: labels, and 16 bits for each weight, 65,535 for 1."""
         return {"title": self.title, "kinds": {kind: packed(self.weights, kind) for kind in self.weights.kinds}}
 
@@ -180,7 +180,7 @@ def data_charts(run: RunFacts) -> Charts:
     }
 
 
-def settings_of(runs: Sequence[RunFacts]) -> list[dict[str, Any]]:
+def settings_of(runs: Sequence[RunFacts]) -> list[dict[str, object]]:
     """Returns every setting with its value in each run; settings that differ come first."""
     flat = [flatten(run.config) for run in runs]
     differing = {path for other in flat[1:] for path in changed(flat[0], other, absent="–")}
@@ -213,7 +213,7 @@ def change_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
 # Attention -----------------------------------------------------------------------------------------------------------
 
 
-def packed(weights: AttentionWeights, kind: AttentionKind) -> dict[str, Any]:
+def packed(weights: AttentionWeights, kind: AttentionKind) -> dict[str, object]:
     """Returns the labels, sizes and weights of one attention."""
     array: Float[np.ndarray, "L N T S"] = getattr(weights, kind)
     queries, keys = attention_axes(weights, kind)

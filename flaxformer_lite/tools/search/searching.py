@@ -26,7 +26,7 @@ FOUND = 100
 
 def search_report(
     run: Run, folder: SearchFolder, candidates: Results | None = None, by: Mapping[str, object] = {}
-) -> tuple[dict[str, Any], Results]:
+) -> tuple[dict[str, object], Results]:
     """Returns the figures of a run on a folder, and what it found.
 
     candidates: the run orders these. None: it finds the nearest in the whole corpus. A document with the id of the query is not
@@ -71,7 +71,7 @@ def evaluate_search(
     return finite({**about, **told, **figures}), results
 
 
-def save_search(run: Run, report: dict[str, Any], results: Results) -> None:
+def save_search(run: Run, report: dict[str, object], results: Results) -> None:
     """Writes the report on a search and its results to the folder of a run. Raises: OSError if the results cannot be written."""
     save_scores(run, report, [], None)
     name = f"hypotheses/{report['split']}.trec"

@@ -226,7 +226,7 @@ class CompletionEvents:
         self.chat, self.prompt_tokens, self.include_usage = kind == "chat.completion", prompt_tokens, include_usage
         self.head = head(kind, "chat.completion.chunk" if self.chat else kind, model)
 
-    def chunk(self, content: dict[str, Any], finish: str | None = None) -> str:
+    def chunk(self, content: dict[str, object], finish: str | None = None) -> str:
         """Returns the event of a part."""
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish}
         return event({**self.head, "choices": [choice], **({"usage": None} if self.include_usage else {})})

@@ -1,7 +1,6 @@
 """The limits of a server, and the refusal of a request: an HTTP status with OpenAI's object of an error."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from flaxformer_lite.core.base.bounds import Checked, PositiveFloat, PositiveInt
 
@@ -47,7 +46,7 @@ class Refusal(Exception):
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after else {}
         return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Returns the error as OpenAI's clients expect it."""
         kind = ERROR_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}

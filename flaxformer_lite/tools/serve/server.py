@@ -64,7 +64,7 @@ def serve(
     port: int,
     allowed_hosts: Sequence[str],
     weights: dict[str, Any],
-    engine: dict[str, Any],
+    engine: dict[str, object],
     warm_up: bool,
     say: Callable[[str], None],
 ) -> bool:

@@ -60,7 +60,7 @@ class BucketManager:
         self._thread = ThreadPoolExecutor(1)
         self._saving: Future[None] | None = None
 
-    def save(self, step: int, state: PyTree, document: dict[str, Any]) -> None:
+    def save(self, step: int, state: PyTree, document: dict[str, object]) -> None:
         self.wait()
         place = f"checkpoints/{step}/state.{self._start}-{next(self._saves)}"
         shards = copy_shards(state)
@@ -202,7 +202,7 @@ def writers_of(sharding: Any, shape: tuple[int, ...], itemsize: int, load: Count
     return writers
 
 
-def metadata_of(array: jax.Array) -> dict[str, Any]:
+def metadata_of(array: jax.Array) -> dict[str, object]:
     """Returns zarr's description of an array, without compression, which brings little for floating-point numbers."""
     chunk = chunk_shape(array.sharding.shard_shape(array.shape), array.dtype.itemsize)
     return {

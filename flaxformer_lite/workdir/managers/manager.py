@@ -21,7 +21,7 @@ SAVE_SECONDS_OF_SEVERAL = 20 * 86_400
 class Manager(Protocol):
     """All processes of a run call the same methods in the same order."""
 
-    def save(self, step: int, state: PyTree, document: dict[str, Any]) -> None:
+    def save(self, step: int, state: PyTree, document: dict[str, object]) -> None:
         """Starts to save; returns once the state is copied. Deletes what the policy does not keep once the step is complete."""
 
     def steps(self) -> list[int]:

@@ -40,7 +40,7 @@ class V0Manager:
         )
         self._orbax = ocp.CheckpointManager(folder, options=options, handler_registry=registry)
 
-    def save(self, step: int, state: PyTree, document: dict[str, Any]) -> None:
+    def save(self, step: int, state: PyTree, document: dict[str, object]) -> None:
         items = ocp.args.Composite(state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave(document))
         # Without force, Orbax silently skips a step below its latest, as after falling back from a damaged one.
         self._orbax.save(step, args=items, force=True)

@@ -95,7 +95,7 @@ class V1Manager:
         self._context.asynchronous.create_directories_asynchronously = False
         self._context.asynchronous.timeout_secs = save_seconds()
 
-    def save(self, step: int, state: PyTree, document: dict[str, Any]) -> None:
+    def save(self, step: int, state: PyTree, document: dict[str, object]) -> None:
         self.wait()
         state = jax.tree.map(
             lambda x: x if isinstance(x, jax.Array) else np.asarray(x), state
