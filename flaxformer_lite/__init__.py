@@ -83,7 +83,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of the modul
         """Returns `load` for runs and for models of others, which are imported first."""
 
         @functools.wraps(load)
-        def load_model(path: object, **options: Any) -> object:
+        def load_model(path: object, **options: object) -> object:
             from flaxformer_lite.base.model_names import is_foreign
 
             if is_foreign(str(path)):

@@ -120,7 +120,7 @@ class LineChunk:
                     yield None
                 start, asked = number + 1, []
 
-    def _is_bad(self, number: int, read: "LineReader | None", asked: list[Any]) -> bool:
+    def _is_bad(self, number: int, read: "LineReader | None", asked: list[object]) -> bool:
         """Returns whether a line has no answer. Otherwise what is read of it is added to what is asked."""
         line = self.before + number + 1
         if read is not None and line not in self.bad.numbers:

@@ -293,7 +293,7 @@ def show_progress() -> None:
         enable_progress_bars()
 
 
-def ask(function: Callable[..., Any], *words: object, **options: Any) -> Any:
+def ask(function: Callable[..., Any], *words: object, **options: object) -> Any:
     """Calls the library. Raises: ValueError where the answer of the hub has not the form that the library expects."""
     try:
         return function(*words, **options)

@@ -483,7 +483,7 @@ class Run:
         source: str | None = None,
         target: str | None = None,
         bleu_tokenizer: str | None = None,
-        **decode: Any,
+        **decode: object,
     ) -> dict[str, Any]:
         """Returns the scores that the command `evaluate` writes: the objective's metrics, for translations also BLEU and chrF.
 

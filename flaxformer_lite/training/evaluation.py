@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -252,7 +252,7 @@ class Evaluator:
             self._continue(self.decoder, variables, name, progress)
         return metrics
 
-    def _score(self, task: Task[Any, Any], model: JaxModel, progress: ProgressCallback) -> dict[str, float]:
+    def _score(self, task: Task[object, object], model: JaxModel, progress: ProgressCallback) -> dict[str, float]:
         """Returns the figures of a task's answers. In a round each process answers some pairs, and `progress` is called."""
         pairs, texts, done = self.data.pairs, dict[int, str](), 0
         calls = [

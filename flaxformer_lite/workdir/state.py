@@ -21,7 +21,7 @@ def marks(folder: Path) -> dict[str, Any]:
     return read if isinstance(read, dict) else {}
 
 
-def mark(folder: Path, **changes: Any) -> None:
+def mark(folder: Path, **changes: object) -> None:
     """Sets marks of a run folder, atomically; writes nothing if they have these values already."""
     before = marks(folder)
     if before != before | changes:

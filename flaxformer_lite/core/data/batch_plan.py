@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Ge
@@ -99,7 +99,7 @@ def make_buckets(
     return buckets
 
 
-def batch_shapes(objective: RowMaker[Any], config: BatchShapes) -> list[Bucket]:
+def batch_shapes(objective: RowMaker[object], config: BatchShapes) -> list[Bucket]:
     """Returns the shapes of an objective's batches: a single one if documents fill the rows."""
     packed, sizes = objective.packed_row(config.longest), (config.tokens_per_batch, config.rows_multiple, config.rows)
     if packed is not None:

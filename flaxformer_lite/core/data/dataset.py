@@ -35,7 +35,7 @@ def row_generator(seed: int, step: int, row: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, step], counter=[0, 0, row, 1]))
 
 
-def example_generator(made_row: Any) -> np.random.Generator:
+def example_generator(made_row: object) -> np.random.Generator:
     """Returns random numbers for a row that the objective made: they depend on its arrays only."""
     digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(made_row))).digest()
     return np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
@@ -172,7 +172,7 @@ class Dataset(Generic[Example]):
 
 def plan_training(
     lengths: Int[np.ndarray, "I 2"],
-    objective: RowMaker[Any],
+    objective: RowMaker[object],
     config: BatchShapes,
     seed: int,
     cost: Cost | None = None,
@@ -185,7 +185,7 @@ def plan_training(
 
 
 def with_paying_lengths(
-    config: BatchShapes, objective: RowMaker[Any], lengths: Int[np.ndarray, "I 2"], cost: Cost, shares: Shares | None
+    config: BatchShapes, objective: RowMaker[object], lengths: Int[np.ndarray, "I 2"], cost: Cost, shares: Shares | None
 ) -> BatchShapes:
     """Returns the config with the lengths that make a training on rows of these lengths cheapest."""
     if (packed := objective.packed_row(config.longest)) is not None:
@@ -196,12 +196,12 @@ def with_paying_lengths(
     return dataclasses.replace(config, bucket_lengths=tuple(candidates[i] for i in chosen))
 
 
-def draw_in_step(seed: int, made_row: Any, step: int, row: int) -> np.random.Generator:
+def draw_in_step(seed: int, made_row: object, step: int, row: int) -> np.random.Generator:
     """Returns the random numbers of a row in a training: those of `row_generator`."""
     return row_generator(seed, step, row)
 
 
-def draw_by_example(made_row: Any, step: int, row: int) -> np.random.Generator:
+def draw_by_example(made_row: object, step: int, row: int) -> np.random.Generator:
     """Returns the random numbers of a row in an evaluation: those of `example_generator`."""
     return example_generator(made_row)
 
@@ -263,7 +263,7 @@ class MadeRows(NamedTuple):
 
 def make_rows(
     records: Sequence[TokenPair],
-    objective: RowMaker[Any],
+    objective: RowMaker[object],
     config: BatchShapes,
     seed: int,
     tokenizer: Tokenizer | None,
@@ -286,7 +286,7 @@ def make_rows(
     )
 
 
-def as_rows(rows: Sequence[Any], objective: RowMaker[Any]) -> Rows:
+def as_rows(rows: Sequence[object], objective: RowMaker[object]) -> Rows:
     """Returns the rows that an objective made, with the lengths of all rows. Raises: ValueError for lengths of another form."""
     if isinstance(rows, Rows):
         return rows

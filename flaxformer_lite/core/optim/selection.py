@@ -94,7 +94,7 @@ def with_frozen_dtype(params: PyTree, trainable: tuple[str, ...], dtype: str) ->
 def without_frozen_layers(tree: PyTree, trainable: tuple[str, ...]) -> PyTree:
     """Sets gradients or updates of frozen layers to zero, in stacked arrays whose other layers train."""
 
-    def masked(keys: tuple[Any, ...], x: Any) -> Any:
+    def masked(keys: tuple[object, ...], x: Any) -> Any:
         trains = trained_layers(leaf_path(keys), x, trainable)
         return x if trains.all() else jnp.where(trains > 0, x, 0)
 

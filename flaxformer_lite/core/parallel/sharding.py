@@ -144,7 +144,7 @@ def stored_sharding(shapes: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     """
     parts = mesh.shape.get("tensor", 1)
 
-    def leaf(keys: tuple[Any, ...], x: Any) -> NamedSharding:
+    def leaf(keys: tuple[object, ...], x: Any) -> NamedSharding:
         path = leaf_path(keys)
         dimension = vocabulary_dimension(path, x.ndim)
         if dimension is None or x.shape[dimension] % parts == 0:

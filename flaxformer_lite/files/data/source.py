@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked
@@ -186,7 +186,7 @@ class RecordSource(Checked, TextSource, at="data"):
         """Yields what commands ask of each row (`Record.asked`), or its error; `BLANK` for a blank one."""
         return self._read(self.record.asked, progress)
 
-    def _read(self, read: Callable[[Any], Any], progress: ReadProgress) -> Iterator[FileRow]:
+    def _read(self, read: Callable[[object], object], progress: ReadProgress) -> Iterator[FileRow]:
         """Yields what is read of each row, or its error; `BLANK` for a blank one."""
         for file, number, row in self.record.rows(self._fields(progress)):
             try:

@@ -49,7 +49,7 @@ class ChatProcess:
             raise ValueError(error)
 
     def submit(
-        self, messages: Sequence[Mapping[str, object]], deadline: float = math.inf, **options: Any
+        self, messages: Sequence[Mapping[str, object]], deadline: float = math.inf, **options: object
     ) -> Future[str]:
         """Returns the coming prompt, with the options of `ChatTemplate.whole_prompt`.
 

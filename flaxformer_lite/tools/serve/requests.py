@@ -33,7 +33,7 @@ def neutral(*values: object) -> AfterValidator:
     return AfterValidator(check)
 
 
-def read_messages(messages: list[dict[str, Any]]) -> list[dict[str, object]]:
+def read_messages(messages: list[dict[str, object]]) -> list[dict[str, object]]:
     """Returns messages in the form of templates."""
     try:
         return Conversation.of(messages).messages

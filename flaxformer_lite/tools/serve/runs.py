@@ -241,7 +241,7 @@ class ServedRun:
         engine = "jax" if self.engine_search(settings) is None else "ctranslate2"
         return Job(Key(self.name, "generate", settings.program, engine), made)
 
-    def task_job(self, task: Task[Any, Any], asked: Sequence[object]) -> Job:
+    def task_job(self, task: Task[object, object], asked: Sequence[object]) -> Job:
         """Returns the job of a task with its options."""
         model = self.run.text_model
         task.check(model)
