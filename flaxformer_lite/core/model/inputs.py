@@ -23,12 +23,13 @@ class Inputs(NamedTuple):
     target_tokens: Int[Array, "B T"] | Float[Array, "B T D"] | None = None
     source_mask: Bool[Array, "B S"] | None = None
     target_mask: Bool[Array, "B T"] | None = None
+    """The padding masks are True for tokens, False for padding."""
     token_types: Int[Array, "B S"] | None = None
     """Type of each source token, below `num_token_types`."""
     source_bias: Float[Array, "#B #N #S #S"] | None = None
     """Addend of the scores of the encoder's self-attention."""
     target_attention: Bool[Array, "#B 1 #T #T"] | None = None
-    """True where a target token (T) may attend to another one; None: each attends to itself and to all before it."""
+    """An attention mask: True where a target token (T) may attend to another. None: each attends to itself and to all before it."""
     predict_positions: Int[Array, "B P"] | None = None
     """Positions that the head scores, in a model without a decoder; None: all."""
     source_positions: Int[Array, "#B S"] | None = None

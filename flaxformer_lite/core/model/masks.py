@@ -83,7 +83,7 @@ class MaskStructure:
     keys: Int[Array, "B S"] | None = None
     """Number of each key's text, 0 for padding; None: every query may attend to every key."""
     answered: Bool[Array, "B #T"] | None = None
-    """Whether a query has a key to attend to; None: each has one."""
+    """Whether a query has any key to attend to; None: each query has one. Without a key, its output is 0."""
 
 
 class ByLayer(NamedTuple):

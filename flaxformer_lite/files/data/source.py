@@ -61,7 +61,7 @@ class DataSource(ABC):
         return [(setting, self)]
 
     def bad_row_rule(self, setting: str | None) -> tuple[str | None, str]:
-        """Returns the path of the source that sets the treatment of bad rows, None without one, and the treatment."""
+        """Returns the setting in the config that sets the treatment of bad rows (None if none sets it), and the treatment."""
         return None, "error"
 
     def text_names(self, setting: str) -> tuple[str, str]:
@@ -142,7 +142,7 @@ class TextSource(LocatedSource):
                 if len(bad) < MOST_LISTED:
                     bad.append(pair)
                 if number == 1 and self.bad_rows == "error":
-                    raise pair  # the settings are wrong, rather than all rows
+                    raise pair  # the settings are wrong: all rows would be listed as bad
                 continue
             if bad and self.bad_rows == "error":
                 continue  # the other bad rows are to be listed too

@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class Processes:
-    """The processes of a run, which agree at three seams: start, data, stop and save. A single process agrees with itself.
+    """The processes of a run, which agree at the start, on the data, on a stop and on a save. A single process agrees with itself.
 
     All processes call the same methods in the same order, after they have met.
     """
