@@ -3,34 +3,20 @@
 Other options are settings of CONFIG, as for `train`: --train.mesh.fsdp -1, --data.rows-multiple 256. --topology needs libtpu:
 pip install "flaxformer-lite[tpu]". With --devices nothing is compiled: it shows how each array of the training state is divided.
 --fit searches settings that fit into the memory, and prints the command that trains with them; without --topology for this CPU.
-
---decode plans searches in place of training: prefill and step, with the cache at full length. Beams and lengths are settings:
---decode.beam-size 4, --decode.max-new-tokens 128. With --memory in place of --topology memory is added up, for --devices N. --fit
-finds the smallest --mesh.tensor that fits, and many rows.
 """
 
 import argparse
 import json
 import shlex
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from flaxformer_lite.base.console import Failure, Progress
-from flaxformer_lite.cli.options import chosen_mesh
-from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 
 if TYPE_CHECKING:
     from flaxformer_lite.config import Config
 
 TAKES_SETTINGS = True
 """Options that are not its own are settings of CONFIG."""
-
-DECODE_OPTIONS = {
-    "--rows": "rows of a group; default: as many as decode.batch_tokens gives",
-    "--source-length": "tokens of a source or prompt; default: the most of the data",
-    "--mesh.tensor": "devices that divide a model; default: the fewest that fit",
-    "--mesh.fsdp": "devices that join those of --mesh.tensor as far as the model allows",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     slices = "several such slices, with a network between them; default: 1"
     parser.add_argument("--num-slices", type=int, default=1, metavar="N", help=slices)
     parser.add_argument(
-        "--devices",
-        type=int,
-        metavar="N",
-        help="show the sharding over N devices, and compile nothing; with --decode --memory: default 1",
+        "--devices", type=int, metavar="N", help="show the sharding over N devices, and compile nothing"
     )
     parser.add_argument(
         "--fit",
@@ -54,15 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory",
         metavar="SIZE",
-        help="with --fit or --decode: less memory than a device has, such as 12GiB; default: all of it",
-    )
-    parser.add_argument(
-        "--decode", action="store_true", help="plan translations or continuations, by the chips of one host"
-    )
-    for option, about in DECODE_OPTIONS.items():
-        parser.add_argument(option, type=int, metavar="N", help=f"with --decode: {about}")
-    parser.add_argument(
-        "--weights-dtype", choices=WEIGHTS_DTYPES, help="with --decode: as `load` rounds them; default: float32"
+        help="with --fit: less memory than a device has, such as 12GiB; default: all of it",
     )
     parser.add_argument("--json", action="store_true", help="write JSON")
 
@@ -75,12 +50,6 @@ def run(arguments: argparse.Namespace) -> None:
     # Nothing is computed here, and the accelerator may be in use.
     jax.config.update("jax_platforms", "cpu")
     config = load_config(arguments.config, arguments.flags).concrete
-    if arguments.decode:
-        plan_decode(arguments, config)
-        return
-    for option in (*DECODE_OPTIONS, "--weights-dtype"):
-        if vars(arguments)[option[2:].replace("-", "_")] is not None:
-            raise ValueError(f"{option} is for --decode: add it, or leave {option} out")
     if arguments.fit or arguments.memory:
         plan_fit(arguments, config)
     else:
@@ -103,48 +72,11 @@ def plan_train_step(arguments: argparse.Namespace, config: "Config") -> None:
     print(json.dumps(plan_as_json(plan), indent=2) if arguments.json else step_plan_in_words(plan))
 
 
-def plan_decode(arguments: argparse.Namespace, config: "Config") -> None:
-    from flaxformer_lite.tools.planning.decode import plan_in_words, plans_of
-    from flaxformer_lite.tools.planning.fit import bytes_of_size
-
-    check_decode(arguments)
-    with Progress() as progress:
-        progress.update(f"planning for {arguments.topology or arguments.memory}")
-        plans = plans_of(
-            config,
-            fit=arguments.fit,
-            mesh=chosen_mesh(arguments),
-            topology=arguments.topology,
-            num_devices=arguments.devices or 1,
-            memory=None if arguments.memory is None else bytes_of_size(arguments.memory),
-            rows=arguments.rows,
-            source_length=arguments.source_length,
-            weights_dtype=arguments.weights_dtype or WEIGHTS_DTYPES[0],
-        )
-    as_json = json.dumps([*map(asdict, plans)], indent=2)
-    print(as_json if arguments.json else "\n\n".join(map(plan_in_words, plans)))
-    if arguments.fit and not any(plan.fits for plan in plans):
-        raise Failure("none of these fits: choose --weights-dtype bfloat16, fewer --rows, or more devices")
-
-
-def check_decode(arguments: argparse.Namespace) -> None:
-    """Raises: ValueError for options that do not go with --decode or with each other."""
-    topology, devices = arguments.topology, arguments.devices
-    if arguments.num_slices != 1:
-        raise ValueError("--decode plans for the chips of one host: leave out --num-slices")
-    if arguments.fit and chosen_mesh(arguments) is not None:
-        raise ValueError("--fit chooses the mesh: leave out --mesh.tensor and --mesh.fsdp")
-    if topology is None and arguments.memory is None:
-        raise ValueError("--topology or --memory: give a slice such as v5e:2x4, or a device's memory such as 80GiB")
-    if devices is not None and (topology is not None or devices < 1):
-        raise ValueError("--devices is for --memory, a number above 0: leave it out with --topology")
-
-
 def plan_fit(arguments: argparse.Namespace, config: "Config") -> None:
     from flaxformer_lite.tools.planning.fit import command, fit_as_json, fit_on, nothing_fits, trials_in_words
 
     if not arguments.fit:
-        raise ValueError("--memory is for --fit or --decode: add one of them, or leave --memory out")
+        raise ValueError("--memory is for --fit: add --fit, or leave --memory out")
     if arguments.devices is not None:
         raise ValueError("--fit plans for this machine or for --topology: leave out --devices")
     result = fit_on(config, arguments.topology, arguments.num_slices, arguments.memory)

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from flaxformer_lite.tools.planning.hlo_parser import Groups
 from flaxformer_lite.tools.planning.program import Collective, Program
-from flaxformer_lite.tools.planning.topology import HOP_SECONDS, Slice
+from flaxformer_lite.tools.planning.topology import Slice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,43 +24,22 @@ class Exchange:
     """The least time, by the links' published bandwidth."""
     hidden: bool = False
     """Whether the device computes something else meanwhile."""
-    latency_seconds: float = 0.0
-    """The time that the links take for no data: each exchange goes over the longest path of a group, an all-reduce twice."""
 
 
-Sums = dict[tuple[str, str, bool], np.ndarray]
-"""Number, bytes, seconds and latency of exchanges, by their kind, their axes, and whether they are hidden."""
-
-
-def sum_collectives(program: Program, mesh: Mesh, slice_: Slice) -> Sums:
-    """Returns the sums over the program's collectives."""
-    sums = Sums()
+def exchanges_of(program: Program, mesh: Mesh, slice_: Slice) -> list[Exchange]:
+    """Returns the program's collectives by kind and axes, the slowest first."""
+    sums: dict[tuple[str, str, bool], np.ndarray] = {}
     for collective in program.collectives:
-        groups, latency = collective.groups or (tuple(range(mesh.size // slice_.num_slices)),), 0.0
         if collective.between_slices:
             axes, seconds = "between slices", network_seconds(collective, slice_)
         else:
+            groups = collective.groups or (tuple(range(mesh.size // slice_.num_slices)),)
             axes, seconds = axes_of(groups, mesh), exchange_seconds(collective, groups, mesh, slice_)
-            latency = latency_seconds(collective, groups, mesh, slice_)
         key = (collective.kind, axes, collective.hidden)
-        once = np.array([1, collective.bytes, seconds, latency])
-        sums[key] = sums.get(key, 0) + collective.trips * once
-    return sums
-
-
-def exchanges_of(sums: Sums) -> list[Exchange]:
-    """Returns exchanges by kind and axes, the slowest first."""
+        sums[key] = sums.get(key, 0) + collective.trips * np.array([1, collective.bytes, seconds])
     exchanges = [
-        Exchange(
-            kind=kind,
-            axes=axes,
-            count=round(count),
-            bytes=total,
-            seconds=seconds,
-            hidden=hidden,
-            latency_seconds=latency,
-        )
-        for (kind, axes, hidden), (count, total, seconds, latency) in sums.items()
+        Exchange(kind=kind, axes=axes, count=round(count), bytes=total, seconds=seconds, hidden=hidden)
+        for (kind, axes, hidden), (count, total, seconds) in sums.items()
     ]
     return sorted(exchanges, key=lambda exchange: -exchange.seconds)
 
@@ -99,13 +78,6 @@ def exchange_seconds(collective: Collective, groups: Groups, mesh: Mesh, slice_:
         bandwidth = slice_.chip.bandwidth((chip[: len(slice_.shape)] for chip in chips), slice_.shape)
         slowest = min(slowest, bandwidth / slice_.devices_per_chip)
     return sent / slowest
-
-
-def latency_seconds(collective: Collective, groups: Groups, mesh: Mesh, slice_: Slice) -> float:
-    """Returns the time of no data over the longest path of a group; there and back for an all-reduce."""
-    chips = [[tuple(mesh.devices.flat[i].coords)[: len(slice_.shape)] for i in group] for group in groups]
-    hops = max(slice_.chip.hops(group, slice_.shape) for group in chips)
-    return hops * HOP_SECONDS * (2 if collective.kind == "all-reduce" else 1)
 
 
 def neighbours(axes: str, mesh: Mesh) -> tuple[int, ...]:

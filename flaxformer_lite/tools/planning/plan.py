@@ -18,7 +18,7 @@ from flaxformer_lite.core.model.kernels import report_choices
 from flaxformer_lite.core.parallel.mesh import MeshConfig, check_rows, make_mesh
 from flaxformer_lite.core.parallel.sharding import batch_sharding, shard_bytes
 from flaxformer_lite.core.runners import make_runner
-from flaxformer_lite.tools.planning.communication import Exchange, exchanges_of, sum_collectives
+from flaxformer_lite.tools.planning.communication import Exchange, exchanges_of
 from flaxformer_lite.tools.planning.program import Program, read_program
 from flaxformer_lite.tools.planning.topology import describe_slice
 from flaxformer_lite.training import train_task
@@ -159,7 +159,7 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
         if len(choices) == 1 and compiled.program.attention:
             kernel_flops = len(slice_.devices) * sum(a.flops(chip.matrix_unit) for a in compiled.program.attention)
         flops = step.operations.weights + (step.operations.attention if kernel_flops is None else kernel_flops)
-        exchanges = exchanges_of(sum_collectives(compiled.program, mesh, slice_))
+        exchanges = exchanges_of(compiled.program, mesh, slice_)
         seconds = {
             "compute": flops / slice_.chips / chip.flops,
             "HBM": compiled.program.hbm_bytes * per_chip / chip.hbm_bandwidth,
@@ -211,13 +211,8 @@ def read_memory(compiled: Any) -> Memory:
 
 def compiled_or_refused(step: Step) -> tuple[Any, str | None]:
     """Returns the compiled step, or None and the compiler's message if it does not fit."""
-    return compiled_program(step.function.lower(*step.arguments))
-
-
-def compiled_program(lowered: Any) -> tuple[Any, str | None]:
-    """Returns the compiled program, or None and the compiler's message if it does not fit."""
     try:
-        return lowered.compile(), None
+        return step.function.lower(*step.arguments).compile(), None
     except jax.errors.JaxRuntimeError as error:
         match = re.search(r"Ran out of memory[^\n]*", str(error))
         if match is None:

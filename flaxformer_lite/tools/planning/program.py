@@ -69,8 +69,8 @@ class Program:
     """Trips of each loop; None: unknown, counted once."""
 
 
-def read_program(text: str, *, of_loop: bool = False) -> Program:
-    """Returns the totals of an optimised program, the text of `compiled.as_text()`; or those of one pass of its main loop."""
+def read_program(text: str) -> Program:
+    """Returns the totals of an optimised program, the text of `compiled.as_text()`."""
     computations, entry = parse_program(text)
     pieces = set[tuple[str, ...]]()
 
@@ -103,14 +103,7 @@ def read_program(text: str, *, of_loop: bool = False) -> Program:
                 totals.loops |= inner_part.loops
         return totals
 
-    if of_loop:
-        loops = [i for i in computations[entry].values() if i.opcode == "while"]
-        passes = (
-            walk(name, 1, False, False) for i in loops for name, *_ in calls(i, computations[entry], computations)
-        )
-        program = max(passes, key=lambda one: one.hbm_bytes)
-    else:
-        program = walk(entry, 1, False, False)
+    program = walk(entry, 1, False, False)
     program.parameter_bytes = sum(i.bytes for i in computations[entry].values() if i.opcode == "parameter")
     return program
 

@@ -64,11 +64,6 @@ class Chip(NamedTuple):
             links += 0 if spread == 1 else 2 if spread == size and self.is_ring(shape, size) else 1
         return max(links, 1) * self.link_bandwidth
 
-    def hops(self, group: Iterable[Coordinates], shape: Coordinates) -> int:
-        """Returns the number of links on the longest of the shortest paths between chips of the group."""
-        spreads = [(size, len(set(along))) for size, along in zip(shape, zip(*group, strict=True), strict=True)]
-        return sum(n // 2 if n == size and self.is_ring(shape, size) else n - 1 for size, n in spreads)
-
     def is_ring(self, shape: Coordinates, size: int) -> bool:
         """Returns whether a dimension of that size closes to a ring in a slice of that shape."""
         if self.dimensions == 2:
@@ -76,10 +71,6 @@ class Chip(NamedTuple):
         return all(side % self.whole_turn == 0 for side in shape)
 
 
-HOP_SECONDS = 1e-6
-LATENCY_SOURCE = (
-    "https://jax-ml.github.io/scaling-book/sharding (1 µs a hop between chips; three hops were measured at 8 µs)"
-)
 DOCS = "https://docs.cloud.google.com/tpu/docs/"
 SOURCES_OF_V4 = (
     "https://arxiv.org/abs/2304.01433 (six links of 50 GB/s)",
