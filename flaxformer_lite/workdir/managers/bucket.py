@@ -164,7 +164,8 @@ def copied(array: jax.Array) -> np.ndarray:
 
 def write_shards(store: Store, folder: str, shards: list[Shards]) -> None:
     """Writes shards in one transaction. Raises: StoreError."""
-    transaction, context = tensorstore.Transaction(), new_context()
+    transaction = tensorstore.Transaction(atomic=True)  # else two commits in a row may leave files that nothing needs
+    context = new_context()
     kvstore, opened = store.database(folder) | WRITES, []
     for of_array in shards:
         spec = {
