@@ -104,8 +104,8 @@ def test_a_notice_of_the_preemption_service_stops_like_a_signal(monkeypatch: pyt
 NOTICED = """
 import os, signal, sys, time
 import jax
-jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 from flaxformer_lite.training.multihost.agreement import StopConsensus
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))  # after the imports: Gloo waits for the other process for 30 s
 stop = StopConsensus()
 for step in range(1200):
     stop.exchange()
@@ -114,7 +114,7 @@ for step in range(1200):
     if step == 5 and sys.argv[2] == "1":
         os.kill(os.getpid(), signal.SIGTERM)  # JAX's own notifier hears it: no handler of ours is there
     time.sleep(0.05)
-print(step, stop.signal)
+print(step, stop.signal, flush=True)
 jax.distributed.shutdown()
 """
 
@@ -144,14 +144,15 @@ def test_a_notice_to_one_process_stops_all_after_the_same_step():
 LATE = """
 import os, signal, sys
 import jax
-jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 from flaxformer_lite.training.multihost.agreement import StopConsensus
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))  # after the imports: Gloo waits for the other process for 30 s
 stop = StopConsensus()
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
 with stop.listening():
     stop.exchange()
     if sys.argv[2] == "1":
         os.kill(os.getpid(), signal.SIGHUP)
-print(stop.agreed)
+print(stop.agreed, flush=True)  # the shutdown of JAX may abort the process
 jax.distributed.shutdown()
 """
 
