@@ -1,6 +1,6 @@
 """The arrays of a checkpoint, read by TensorStore: those that Orbax wrote in a folder, and those in a bucket."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,24 +19,27 @@ class Arrays(NamedTuple):
 
     spec: dict[str, Any]
     database: dict[str, Any]
-    name: Callable[[str], str]
-    """Returns the name of an array in the database, by its path in the state."""
 
     def open(self, path: str, context: tensorstore.Context) -> tensorstore.TensorStore:
-        spec = self.spec | {"kvstore": self.database | {"path": self.name(path)}}
+        spec = self.spec | {"kvstore": self.database | {"path": name_of(path)}}
         return tensorstore.open(spec, read=True, open=True, context=context).result()
+
+
+def name_of(path: str) -> str:
+    """Returns the name of an array in the database, as Orbax forms it, by its path in the state."""
+    return f"{path.replace('/', '.')}/"
 
 
 def in_folder(folder: Path) -> Arrays:
     """Returns the arrays in the folder `state` of a checkpoint, as Orbax writes them."""
     base = {"driver": "file", "path": f"{folder.resolve()}/"}
-    return Arrays({"driver": "zarr"}, {"driver": "ocdbt", "base": base}, lambda path: path.replace("/", "."))
+    return Arrays({"driver": "zarr"}, {"driver": "ocdbt", "base": base})
 
 
 def in_store(store: Store, folder: str) -> Arrays:
     """Returns the arrays in a folder of a store, as managers/bucket.py writes them; a missing chunk is an error, not zeros."""
     spec = {"driver": "zarr3", "fill_missing_data_reads": False}
-    return Arrays(spec, store.database(folder), "{}/".format)
+    return Arrays(spec, store.database(folder))
 
 
 def read_tree(arrays: Arrays, abstract: PyTree) -> PyTree:

@@ -1,8 +1,9 @@
 """Checkpoints in a bucket, by TensorStore: each process writes its shards, and the first one completes the step.
 
-The arrays are zarr3 in an OCDBT database, which is Orbax's format of storage; the names of the files are others. Each chunk and
-each node of the database has a checksum (CRC-32C), which TensorStore compares when it reads.
+The arrays are zarr3 in an OCDBT database, as Orbax writes them if it is asked for zarr3, so that Orbax opens the folder. Each chunk
+and each node of the database has a checksum (CRC-32C), which TensorStore compares when it reads.
 
+    checkpoints/40/state.3-0/_METADATA the names of the arrays, for Orbax
     checkpoints/40/state.3-0/p1/       what process 1 of several has written
     checkpoints/40/state.3-0/done.1    process 1 has written all; its content is the reason if that failed
 
@@ -16,6 +17,7 @@ import json
 import math
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -27,6 +29,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.stores import Store, StoreError, in_one_line, new_context
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.parallel.sharding import allgather_text
+from flaxformer_lite.workdir.arrays import name_of
 from flaxformer_lite.workdir.bucket import RunBucket
 from flaxformer_lite.workdir.managers.manager import divide
 
@@ -65,15 +68,19 @@ class BucketManager:
         place = f"checkpoints/{step}/state.{self._start}-{next(self._saves)}"
         shards = copy_shards(state)
         self._steps, old = divide(self._policy, self._steps | {step})
-        self._saving = self._thread.submit(self._complete, step, place, shards, json.dumps(document), old)
+        description, text = orbax_metadata(leaves_by_path(state)), json.dumps(document)
+        self._saving = self._thread.submit(self._complete, step, place, shards, description, text, old)
 
-    def _complete(self, step: int, place: str, shards: list[Shards], document: str, old: list[int]) -> None:
+    def _complete(
+        self, step: int, place: str, shards: list[Shards], description: bytes, document: str, old: list[int]
+    ) -> None:
         bucket, index, count = self._bucket, jax.process_index(), jax.process_count()
         if index == 0:
             write_shards(bucket.store, place if count == 1 else f"{place}/p0", shards)
             if count > 1:
                 self._wait_for_others(step, place)
                 join_shards(bucket.store, place)
+            bucket.store.write(f"{place}/_METADATA", description)
             bucket.add_step(step, place, document, old)
         else:
             reason = ""
@@ -170,7 +177,7 @@ def write_shards(store: Store, folder: str, shards: list[Shards]) -> None:
     for of_array in shards:
         spec = {
             "driver": "zarr3",
-            "kvstore": kvstore | {"path": f"{of_array.path}/"},
+            "kvstore": kvstore | {"path": name_of(of_array.path)},
             "metadata": of_array.metadata,
             "store_data_equal_to_fill_value": True,  # so that a missing chunk is an error
         }
@@ -184,6 +191,16 @@ def write_shards(store: Store, folder: str, shards: list[Shards]) -> None:
         for write in writes:
             write.copy.result()
         transaction.commit_async().result()
+
+
+def orbax_metadata(paths: Iterable[str]) -> bytes:
+    """Returns the description by which Orbax finds arrays, in nested dictionaries."""
+    tree = {}
+    for names in (path.split("/") for path in paths):
+        keys = [{"key": name, "key_type": 2} for name in names]
+        value = {"value_type": "np.ndarray", "skip_deserialize": False}
+        tree[str(tuple(names))] = {"key_metadata": keys, "value_metadata": value}
+    return json.dumps({"tree_metadata": tree, "use_zarr3": True}).encode()
 
 
 def writers_of(sharding: Any, shape: tuple[int, ...], itemsize: int, load: Counter[int]) -> dict[str, int]:
