@@ -85,6 +85,8 @@ class RunBucket:
 
     def arrays(self, step: int) -> Arrays:
         """Returns the arrays of a complete checkpoint. Raises: StoreError if it was deleted meanwhile."""
+        if not self._version:  # another process changes the ledger
+            self.reload()
         if step not in self.ledger.steps:
             raise StoreError(f"{self.store.url} has no checkpoint {step} any more")
         return in_store(self.store, self.ledger.steps[step])
@@ -102,11 +104,8 @@ class RunBucket:
             return str(error)
         return None
 
-    def has_run(self) -> bool:
-        return self.store.read(LEDGER).content is not None
-
     def reload(self) -> Ledger:
-        """Reads the ledger, and returns it."""
+        """Reads the ledger, and returns it: the empty one if there is no run."""
         self.ledger = read_ledger(self.store.read(LEDGER).content, self.store.url)
         return self.ledger
 
@@ -138,9 +137,8 @@ class RunBucket:
     def forget_others(self, steps: Iterable[int]) -> None:
         """Deletes checkpoints of the working copy except these."""
         steps = set(steps)
-        for folder in self.here.glob("checkpoints/*"):
-            if folder.name not in map(str, steps):
-                shutil.rmtree(folder, ignore_errors=True)
+        for folder in {*self.here.glob("checkpoints/*")} - {self.here / "checkpoints" / str(step) for step in steps}:
+            shutil.rmtree(folder, ignore_errors=True)
         self._known = {name: known for name, known in self._known.items() if step_of(name) in {None, *steps}}
 
     def push(self) -> None:
@@ -207,27 +205,11 @@ class RunBucket:
                 self.change()  # raises if this process has lost the run to one that has saved the same step
             version = self._put(name, document.encode(), stored.version)
             self.push()  # the rows up to here
-            self.change(steps=self._steps_without(old) | {step: place})
+            self.change(steps=self.steps_without(old) | {step: place})
             write_whole(self.here / name, document)
             self._known[name] = stamp(self.here / name), version
 
-    def follow_step(self, step: int, place: str, document: str, old: Iterable[int]) -> None:
-        """Does what `add_step` does, but only in the working copy: for a process whose checkpoints another process completes."""
-        write_whole(self.here / f"checkpoints/{step}/meta/{META}", document)
-        self.ledger = replace(self.ledger, steps=self._steps_without(old) | {step: place})
-
-    def drop_step(self, step: int, *, everywhere: bool) -> None:
-        """Takes a checkpoint out of the ledger: of the run, or only of this process, for which another one does it.
-
-        Raises: ConflictError if another process has taken the run.
-        """
-        steps = self._steps_without([step])
-        if everywhere:
-            self.change(steps=steps)
-        else:
-            self.ledger = replace(self.ledger, steps=steps)
-
-    def _steps_without(self, old: Iterable[int]) -> dict[int, str]:
+    def steps_without(self, old: Iterable[int]) -> dict[int, str]:
         return {step: place for step, place in self.ledger.steps.items() if step not in old}
 
     @contextlib.contextmanager
@@ -240,17 +222,20 @@ class RunBucket:
         self.store.check_conditions()
         self._take()
         beats = threading.Thread(target=self._beat, name="bucket", daemon=True)
+        untold = list[type[Exception]]()
         try:
             self.store.delete(self._copy_files())
             beats.start()
             yield
         except BaseException:
-            self._stop(beats)
-            with contextlib.suppress(ValueError):  # the reason of the end is told, not that of the copy
-                self._release()
+            untold.append(ValueError)  # the reason of the end is told, not that of the copy
             raise
-        self._stop(beats)
-        self._release()
+        finally:
+            self._ended.set()
+            if beats.is_alive():
+                beats.join()
+            with contextlib.suppress(*untold):
+                self._release()
 
     def empty(self) -> None:
         """Deletes the run, here and there, except for the ledger."""
@@ -259,11 +244,6 @@ class RunBucket:
         for name in self._local():
             (self.here / name).unlink()
         self.forget_others([])
-
-    def _stop(self, beats: threading.Thread) -> None:
-        self._ended.set()
-        if beats.is_alive():
-            beats.join()
 
     def _release(self) -> None:
         if self.lost is not None:

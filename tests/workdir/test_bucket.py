@@ -288,4 +288,4 @@ def no_threads_left() -> Iterator[None]:
 
 
 def test_a_store_is_the_place_of_a_bucket(url: str, tmp_path: Path):
-    assert isinstance(RunBucket(url, tmp_path).store, Store) and not RunBucket(url, tmp_path).has_run()
+    assert isinstance(RunBucket(url, tmp_path).store, Store) and RunBucket(url, tmp_path).reload().start == 0

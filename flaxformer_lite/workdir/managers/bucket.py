@@ -26,12 +26,14 @@ import numpy as np
 import tensorstore
 from jaxtyping import PyTree
 
+from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.stores import Store, StoreError, in_one_line, new_context
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.parallel.sharding import allgather_text
 from flaxformer_lite.workdir.arrays import name_of
 from flaxformer_lite.workdir.bucket import RunBucket
 from flaxformer_lite.workdir.managers.manager import divide
+from flaxformer_lite.workdir.manifest import META
 
 WRITES = {"config": {"compression": None, "max_inline_value_bytes": 1024}, "target_data_file_size": 2**28}
 """The settings of a new database."""
@@ -89,23 +91,20 @@ class BucketManager:
             except StoreError as error:
                 reason = str(error)
             bucket.store.write(f"{place}/done.{index}", reason.encode())
-            bucket.follow_step(step, place, document, old)
+            write_whole(bucket.here / f"checkpoints/{step}/meta/{META}", document)
         self._remove(old)
 
     def _wait_for_others(self, step: int, place: str) -> None:
         """Waits until all other processes have written their shards. Raises: TimeoutError if one failed, or is not heard of."""
-        names = {f"{place}/done.{i}" for i in range(1, jax.process_count())}
+        names = [f"{place}/done.{i}" for i in range(1, jax.process_count())]
         end, pause = time.monotonic() + WAIT_SECONDS, 0.1
-        while names:
-            done = self._bucket.store.read_all(names)
-            if reason := next(filter(None, done.values()), b""):
-                raise TimeoutError(f"a process could not write its shards of step {step}: {reason.decode()}")
-            if not (names := names - done.keys()):
-                return
+        while len(done := self._bucket.store.read_all(names)) < len(names) and not any(done.values()):
             if time.monotonic() > end:
                 raise TimeoutError(f"a process wrote no shards of step {step} in {WAIT_SECONDS:.0f} s")
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
+        if reason := next(filter(None, done.values()), b""):
+            raise TimeoutError(f"a process could not write its shards of step {step}: {reason.decode()}")
 
     def steps(self) -> list[int]:
         return sorted(self._steps)
@@ -113,7 +112,8 @@ class BucketManager:
     def delete(self, step: int) -> None:
         self.wait()
         self._steps.discard(step)
-        self._bucket.drop_step(step, everywhere=jax.process_index() == 0)
+        if jax.process_index() == 0:
+            self._bucket.change(steps=self._bucket.steps_without([step]))
         self._remove([step])
 
     def _remove(self, steps: list[int]) -> None:
@@ -126,15 +126,12 @@ class BucketManager:
         saving, self._saving = self._saving, None
         if saving is None:
             return
-        failure: Exception | None = None
+        failure = ""
         try:
             saving.result()
         except (StoreError, TimeoutError) as error:
-            failure = error
-        failures = allgather_text(
-            "" if failure is None else json.dumps([isinstance(failure, TimeoutError), str(failure)])
-        )
-        for is_timeout, reason in map(json.loads, filter(None, failures)):
+            failure = json.dumps([isinstance(error, TimeoutError), str(error)])
+        for is_timeout, reason in map(json.loads, filter(None, allgather_text(failure))):
             raise (TimeoutError if is_timeout else OSError)(reason)
 
     def reload(self) -> None:

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from flaxformer_lite.base import stores
 from flaxformer_lite.base.console import Failure
 from flaxformer_lite.base.stores import Store, StoreError, Unreachable
+from flaxformer_lite.workdir.arrays import read_tree
 from flaxformer_lite.workdir.bucket import RunBucket
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from flaxformer_lite.workdir.managers import bucket as manager
@@ -158,6 +159,13 @@ def test_a_reader_whose_step_is_deleted_meanwhile_reads_the_newest(bucket: RunBu
             assert step_in(reader.restore(abstract())) == 4
             with pytest.raises(ValueError, match="step 1 is not in"):
                 reader.restore(abstract(), 1)
+
+
+def test_another_process_of_the_run_reads_a_step_that_was_saved_since_it_started(bucket: RunBucket, tmp_path: Path):
+    other = reader_of(bucket, tmp_path)
+    with open_checkpoints(bucket) as checkpoints:
+        save_and_wait(checkpoints, 1)
+    assert step_in((1, read_tree(other.arrays(1), abstract()), {})) == 1
 
 
 def save_and_wait(checkpoints: Checkpoints, step: int) -> None:
