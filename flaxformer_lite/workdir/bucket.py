@@ -27,15 +27,19 @@ from typing import Any
 from flaxformer_lite.base.atomic_files import atomic_write, write_whole
 from flaxformer_lite.base.console import note
 from flaxformer_lite.base.remote_files import cache_folder, is_store, is_url
-from flaxformer_lite.base.stores import ConflictError, Store, StoreError, Unreachable, in_one_line
+from flaxformer_lite.base.stores import (
+    BEAT_SECONDS,
+    PATIENCE,
+    ConflictError,
+    Store,
+    StoreError,
+    Unreachable,
+    in_one_line,
+)
 from flaxformer_lite.workdir.arrays import Arrays, check_arrays, in_store
 from flaxformer_lite.workdir.manifest import META, read_manifest, step_of, why_damaged
 
 LEDGER = ".run.json"
-BEAT_SECONDS = 20.0
-"""Time between two signs of life, and between two copies of the files that have changed."""
-PATIENCE = 3
-"""Number of signs of life that must be missing before another process takes the run."""
 NOT_COPIED = ("engine/",)
 """Folders of the working copy that stay there."""
 

@@ -15,16 +15,12 @@ from typing import Protocol
 from flaxformer_lite.base.atomic_files import require_writable, write_chunks
 from flaxformer_lite.base.console import Failure, warn_once
 from flaxformer_lite.base.remote_files import is_url, open_filesystem, reading
-from flaxformer_lite.base.stores import ConflictError, Store, StoreError
+from flaxformer_lite.base.stores import BEAT_SECONDS, PATIENCE, ConflictError, Store, StoreError
 
 MANIFEST, ANSWERS = "corpus", "answers"
 NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)
 CLAIMS = ".claims/"
 """The folder of the claims."""
-BEAT_SECONDS = 20.0
-"""Time between two signs of life of a process that answers a piece."""
-PATIENCE = 3
-"""Signs of life that are missed before another process answers the piece."""
 
 
 class CorpusFiles(Protocol):
@@ -198,17 +194,12 @@ class StorePlace:
         def beat() -> None:
             nonlocal version
             mark = secrets.token_bytes()
-            while not ended.wait(BEAT_SECONDS):
-                with contextlib.suppress(
-                    StoreError
-                ):  # the next attempt has the same mark: an answer may have been lost
-                    version, mark = self.store.write(claim, mark, version), secrets.token_bytes()
+            with contextlib.suppress(ConflictError):  # the claim was taken
+                while not ended.wait(BEAT_SECONDS):
+                    with contextlib.suppress(StoreError):  # the next attempt has the same mark: an answer may be lost
+                        version, mark = self.store.write(claim, mark, version), secrets.token_bytes()
 
-        def beat_until_taken() -> None:
-            with contextlib.suppress(ConflictError):
-                beat()
-
-        thread = threading.Thread(target=beat_until_taken, name=claim, daemon=True)
+        thread = threading.Thread(target=beat, name=claim, daemon=True)
         thread.start()
         try:
             yield
