@@ -4,13 +4,13 @@
 keeps and restores states; Orbax writes them, through `managers/`. `manifest.py` detects damaged files, and other settings or
 tokenizers than a checkpoint was trained with. `weights.py` selects parameters: last, best, ema, averaged, or those of a run to
 start from. `frozen.py` leaves the frozen parameters of a LoRA run out of its checkpoints.
-`remote_run.py` reads run folders at URLs; `copies.py` copies a run elsewhere.
+`copies.py` copies a run elsewhere, and reads runs at URLs; `remote_run.py` reads and writes the files for it.
 """
 
 from flaxformer_lite.workdir.checkpoints import Checkpoints
+from flaxformer_lite.workdir.copies import open_run
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.frozen import parameter_digest
-from flaxformer_lite.workdir.remote_run import open_run
 from flaxformer_lite.workdir.weights import abstract_saved_params, open_checkpoints, restore_weights, warm_start
 
 __all__ = [

@@ -1,4 +1,5 @@
-"""A copy of a run: a folder or URL to which `flaxformer-lite sync` copies it, one way, any number of times.
+"""A copy of a run: a folder or URL to which `flaxformer-lite sync` copies it, one way, any number of times; and runs at URLs, of
+which this machine has a copy to read.
 
 A copy is a whole run after every single write, at worst an older one: the marker of a checkpoint is written last and deleted first,
 and the ledger of a run in a bucket is written after its checkpoints. `.run_id` has a random number, the same in a run and in its
@@ -9,19 +10,26 @@ import contextlib
 import fcntl
 import json
 import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flaxformer_lite.base.console import Failure, Progress, note
-from flaxformer_lite.base.remote_files import describe_error
-from flaxformer_lite.engine.exports import EXPORTS
-from flaxformer_lite.workdir.bucket import LEDGER, Ledger, read_ledger
-from flaxformer_lite.workdir.manifest import DIGESTS, step_of
-from flaxformer_lite.workdir.remote_run import FETCH_ATTEMPTS, MARKER, RemoteRun, complete_steps
+from filelock import FileLock
 
+from flaxformer_lite.base.console import Failure, Progress, note
+from flaxformer_lite.base.remote_files import cache_folder, describe_error, is_store, is_url, reading
+from flaxformer_lite.base.stores import BEAT_SECONDS, PATIENCE
+from flaxformer_lite.engine.exports import EXPORTS
+from flaxformer_lite.workdir.bucket import LEDGER, Ledger, RunBucket, is_dead, read_ledger
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.manifest import DIGESTS, step_of
+from flaxformer_lite.workdir.remote_run import MARKER, RemoteRun, complete_steps
+
+COPY_ATTEMPTS = 5
+"""Times that a copy starts again because the run's writer has deleted a checkpoint meanwhile."""
 ANSWERS = ("samples/", "hypotheses/")
 """Folders whose old files the run deletes."""
 RUN_ID = ".run_id"
@@ -32,6 +40,9 @@ WAIT_SECONDS = 300.0
 class Copying:
     """The copies of a run to one place."""
 
+    is_cache = False
+    """Whether the copy is this machine's own: it may have no complete checkpoint for a while; its answers are not compared."""
+
     def __init__(self, run: str, copy: str, progress: Progress) -> None:
         self.run, self.copy, self.progress = RemoteRun(run), RemoteRun(copy), progress
         self._copied = dict[str, bytes]()
@@ -39,26 +50,31 @@ class Copying:
 
     def once(self) -> None:
         """Brings the copy to the state of the run. Raises: ValueError as `_check`; whatever the file systems raise."""
-        for _ in range(FETCH_ATTEMPTS - 1):  # the run may delete a checkpoint meanwhile
+        for _ in range(COPY_ATTEMPTS - 1):
             with contextlib.suppress(FileNotFoundError):
                 return self._copy()
         return self._copy()
 
     def _copy(self) -> None:
         ledger = ledger_of(self.run)
-        here, there = sorted(filter(is_copied, self.run.files())), {*self.copy.files()}
+        here, there = sorted(filter(is_copied, self.run.files())), self.copy.files()
         places = {step: f"checkpoints/{step}/state" for step in complete_steps(here)}
         places = places if ledger is None else ledger.steps
         here = [name for name in here if step_of(name) is None or step_of(name) in places]
         self._check(here, there, newest := max(places, default=-1))
-        for name in ("config.json", *(name for name in here if step_of(name) is None)):
-            self._put(name, self.run.read(name), there)
+        for name in sorted((name for name in here if step_of(name) is None), key=lambda name: name != "config.json"):
+            if not (self.is_cache and name in there and name.startswith(ANSWERS)):
+                self._put(name, self.run.read(name), there)
         for step, place in sorted(places.items()):
             self._copy_step(step, place, {name for name in here if step_of(name) == step}, there)
         if ledger is not None:
             self._put(LEDGER, replace(ledger, holder=None).as_json(), there)  # nobody trains in the copy
-        old = [name for name in there.difference(here) if name.startswith(ANSWERS) or step_of(name) in range(newest)]
+        old = [name for name in there.difference(here) if self._is_old(name, newest)]
         self.copy.delete(sorted(old, key=lambda name: (not name.endswith(MARKER), name)))
+
+    def _is_old(self, name: str, newest: int) -> bool:
+        """Returns whether a file of the copy that the run does not have is deleted."""
+        return name.startswith(ANSWERS) or step_of(name) in range(newest)
 
     def _check(self, here: Sequence[str], there: set[str], newest: int) -> None:
         """Gives the run and its copy one number.
@@ -98,17 +114,20 @@ class Copying:
         if marker in there:
             if manifest in there and self.copy.read(manifest) == state:
                 return self._put(marker, self.run.read(marker), there)
-            if len(complete_steps(there)) == 1:
+            if not self.is_cache and len(complete_steps(there)) == 1:
                 return None  # until another one is complete: a rollback has saved this one anew
             self.copy.delete([marker])
         for name in sorted(names - {marker}):
             if name not in there or self._copied.get(name) != state:
                 self.progress.update(f"copying {name} to {self.copy.url}")
-                with tempfile.TemporaryDirectory() as folder:
-                    path = Path(self.run.root, name) if self.run.is_local else Path(folder, "file")
-                    if not self.run.is_local:
-                        self.run.get(name, path)
-                    self.copy.put(path, name)
+                if self.copy.is_local:
+                    self.run.get(name, Path(self.copy.root, name))
+                elif self.run.is_local:
+                    self.copy.put(Path(self.run.root, name), name)
+                else:
+                    with tempfile.NamedTemporaryFile() as file:
+                        self.run.get(name, Path(file.name))
+                        self.copy.put(Path(file.name), name)
                 self._copied[name] = state
         return self._put(marker, self.run.read(marker), there - {marker})
 
@@ -120,10 +139,53 @@ class Copying:
             self._copied[name] = content
 
 
+class Following(Copying):
+    """The copy of a run on this machine, to read it: it follows the run, whatever happens there."""
+
+    is_cache = True
+
+    def _is_old(self, name: str, newest: int) -> bool:
+        return is_copied(name)
+
+    def _check(self, here: Sequence[str], there: set[str], newest: int) -> None:
+        """Does nothing: the copy is nobody else's."""
+
+
+def open_run(path: str | Path) -> RunFolder:
+    """Returns a run folder for reading: a local one; or for a URL a local copy, without the arrays if the run lives in a bucket.
+
+    The copy lies in `~/.cache/flaxformer_lite` (or below `XDG_CACHE_HOME`). Only what has changed is copied again, by one process
+    at a time.
+
+    Raises: ValueError if the URL holds no run, or cannot be read.
+    """
+    if not (isinstance(path, str) and is_url(path)):
+        is_of_bucket = Path(path, LEDGER).is_file()
+        return open_run(f"file://{Path(path).absolute()}") if is_of_bucket else RunFolder(path)
+    copy = cache_folder(path)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if is_store(path) and (bucket := RunBucket(path, copy)).reload().start:
+        with FileLock(f"{copy}.lock"), Progress() as progress:
+            progress.update(f"copying the small files of {path}")
+            bucket.pull()
+        return RunFolder(path, bucket=bucket)
+    with reading(path), Progress() as progress, FileLock(f"{copy}.lock"):
+        following = Following(path, str(copy), progress)
+        if is_run := "config.json" in following.run.files():
+            following.once()
+        for step in copy.glob("checkpoints/*"):
+            if not (step / MARKER).is_file():  # its copy was cut short
+                shutil.rmtree(step)
+    if not is_run:
+        raise ValueError(f"{path} holds no run (there is no config.json in it): give the URL of a run folder")
+    return open_run(copy)
+
+
 def is_copied(name: str) -> bool:
     """Returns whether a file belongs to a copy: not hidden ones, unfinished checkpoints and exports."""
     is_elsewhere = name.startswith("checkpoints/") and step_of(name) is None
-    return "/." not in f"/{name}" and not name.startswith(f"{EXPORTS}/") and not is_elsewhere
+    is_outside = "/." in f"/{name}" or "//" in f"/{name}"  # the name of a file in a bucket may lead out of a folder
+    return not is_outside and not name.startswith(f"{EXPORTS}/") and not is_elsewhere
 
 
 def ledger_of(run: RemoteRun) -> Ledger | None:
@@ -136,7 +198,7 @@ def ledger_of(run: RemoteRun) -> Ledger | None:
 def is_trained_in(run: RemoteRun) -> bool:
     """Returns whether a process trains in a run now, as its ledger or the lock of its folder says."""
     if (ledger := ledger_of(run)) is not None:
-        return ledger.holder is not None
+        return ledger.holder is not None and not is_dead(ledger.holder)
     try:
         with open(Path(run.root, ".lock"), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -148,16 +210,22 @@ def is_trained_in(run: RemoteRun) -> bool:
 def sync(run: str, copy: str, every: float | None = None) -> None:
     """Copies a run once; or every so many seconds until the training in it has ended.
 
-    A failure is then reported once, and the copy tried again.
+    A failure is then reported once, and the copy tried again. A training in a bucket without signs of life has ended too.
 
     Raises: ValueError as `Copying`; Failure if the last copy failed.
     """
     with Progress() as progress:
-        copying, failure, was_trained, end = Copying(run, copy, progress), None, False, time.monotonic() + WAIT_SECONDS
+        copying, was_trained, end = Copying(run, copy, progress), False, time.monotonic() + WAIT_SECONDS
+        failure: str | None = None
+        ledger: Ledger | None = None
+        changes, since = 0, 0.0
         while True:
             before, is_trained = failure, True
             try:
-                is_trained = is_trained_in(copying.run)
+                if (now := ledger_of(copying.run)) != ledger:
+                    ledger, changes, since = now, changes + 1, time.monotonic()
+                is_silent = ledger is not None and time.monotonic() - since > PATIENCE * BEAT_SECONDS
+                is_trained = is_trained_in(copying.run) and not is_silent
                 if every is None or "config.json" in copying.run.files():
                     copying.once()
                 failure = None
@@ -169,7 +237,9 @@ def sync(run: str, copy: str, every: float | None = None) -> None:
                 progress.warn(
                     f"{copy} cannot be written ({failure}): the training goes on, and the copy is tried again"
                 )
-            was_trained, end = was_trained or is_trained, time.monotonic() + WAIT_SECONDS if is_trained else end
+            # The first ledger may be that of a process that was killed.
+            was_trained = was_trained or changes > 1 or (is_trained and ledger is None)
+            end = time.monotonic() + WAIT_SECONDS if is_trained else end
             is_done = was_trained and failure is None
             if every is None or (not is_trained and (is_done or time.monotonic() > end)):
                 break

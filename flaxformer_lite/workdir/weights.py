@@ -24,10 +24,10 @@ from flaxformer_lite.core.optim.selection import with_frozen_dtype
 from flaxformer_lite.core.parallel import make_mesh
 from flaxformer_lite.core.parallel.sharding import stored_sharding, with_shardings
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
+from flaxformer_lite.workdir.copies import open_run
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.frozen import Frozen, WithFrozen
 from flaxformer_lite.workdir.manifest import check_seal, listed_params, seal
-from flaxformer_lite.workdir.remote_run import open_run
 
 CLASSES = ("pooler/classes/kernel", "pooler/classes/bias")
 """Parameters whose last axis has an item for each of the objective's classes."""

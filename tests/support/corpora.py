@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from flaxformer_lite.base.console import Failure
+from flaxformer_lite.base.stores import BEAT_SECONDS
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.tools.corpus import Corpus, Part, Piece, answer_pieces, digest, places
 from tests.support.paths import ROOT
@@ -54,7 +55,7 @@ def start_worker(
     """Starts a process that answers the corpus; `words`: those of `main` below, `beat`: seconds between its signs of life."""
     command = [sys.executable, "-m", "tests.support.corpora", str(folder), *map(str, words)]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BEAT_SECONDS": str(beat or places.BEAT_SECONDS)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BEAT_SECONDS": str(beat or BEAT_SECONDS)}
     return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, preexec_fn=prepare, **streams)
 
 
@@ -68,7 +69,7 @@ def main(folder: str, seconds: str = "0", part: str = "1/1", width: str = "0") -
 
     number, parts = map(int, part.split("/"))
     try:
-        places.BEAT_SECONDS = float(os.environ["BEAT_SECONDS"])
+        vars(places)["BEAT_SECONDS"] = float(os.environ["BEAT_SECONDS"])
         answer_corpus(folder, pieces(answer=answer), Part(number, parts))
     except Failure as error:
         sys.exit(str(error))

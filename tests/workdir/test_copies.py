@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.base.console import Failure, Progress
+from flaxformer_lite.base.stores import Store
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.workdir import copies
-from flaxformer_lite.workdir.bucket import LEDGER
+from flaxformer_lite.workdir.bucket import LEDGER, Ledger
 from flaxformer_lite.workdir.copies import RUN_ID, Copying, sync
 from flaxformer_lite.workdir.manifest import steps_in, why_damaged
 from flaxformer_lite.workdir.remote_run import RemoteRun, complete_steps
@@ -305,6 +306,26 @@ def test_a_place_that_fails_and_vanishes_is_told_once_and_caught_up(run: Path, c
     assert contents(run) == remote_contents()
     said = capsys.readouterr().err
     assert 0 < said.count("cannot be written (") < 30 and "Traceback" not in said
+
+
+@pytest.mark.parametrize("beats", [0, 5], ids=["before", "later"])
+def test_the_copy_of_a_training_that_was_killed_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beats: int):
+    """The run in a bucket gives some signs of life, and then none; its process is of another machine."""
+    for name, value in ("BEAT_SECONDS", 0.1), ("WAIT_SECONDS", 0.5):
+        monkeypatch.setattr(copies, name, value)
+    store = Store(f"file://{tmp_path}/run")
+    store.write("config.json", b"{}")
+
+    def live() -> None:
+        for beat in range(beats + 1):
+            store.write(LEDGER, Ledger({"mark": "x", "process": "other-boot pid:[1] 1"}, 1, beat).as_json())
+            time.sleep(0.1)
+
+    living = threading.Thread(target=live, daemon=True)
+    living.start()
+    time.sleep(0.05)
+    sync(store.url, URL, every=0.02)
+    assert not living.is_alive() and json.loads(remote_contents()[LEDGER])["beat"] == beats
 
 
 def test_a_drive_that_was_unmounted_is_not_written_anew(run: Path, tmp_path: Path):

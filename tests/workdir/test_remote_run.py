@@ -12,9 +12,9 @@ import pytest
 from filelock import FileLock
 
 from flaxformer_lite.base.remote_files import cache_folder
-from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir import RunFolder, open_run
 from flaxformer_lite.workdir.manifest import step_of
-from flaxformer_lite.workdir.remote_run import RemoteRun, open_run
+from flaxformer_lite.workdir.remote_run import RemoteRun
 from tests.support.experiments import tiny_config
 from tests.support.remote_runs import FlakyFileSystem, write_checkpoint, write_run
 
@@ -46,16 +46,16 @@ def test_files_are_put_read_and_deleted(tmp_path: Path, monkeypatch: pytest.Monk
     """A URL, a relative path, and a path as a URL."""
     monkeypatch.chdir(tmp_path)
     remote = RemoteRun(place.format(tmp_path))
-    assert remote.files() == {}
+    assert remote.files() == set()
     (tmp_path / "a").write_text("hello")
     for name in ("config.json", "checkpoints/4/state/x", "checkpoints/4/meta/meta.json"):
         remote.put(tmp_path / "a", name)
-    assert remote.files() == dict.fromkeys(("config.json", "checkpoints/4/state/x", "checkpoints/4/meta/meta.json"), 5)
+    assert remote.files() == {"config.json", "checkpoints/4/state/x", "checkpoints/4/meta/meta.json"}
     assert remote.read("checkpoints/4/state/x") == b"hello"
     remote.get("config.json", tmp_path / "new" / "b")
     assert (tmp_path / "new" / "b").read_text() == "hello"
     remote.delete(["checkpoints/4/meta/meta.json", "checkpoints/4/state/x"])
-    assert list(remote.files()) == ["config.json"]
+    assert remote.files() == {"config.json"}
     assert not remote.is_local or not (tmp_path / "there" / "checkpoints").exists()
 
 
@@ -82,7 +82,7 @@ def test_files_that_go_while_they_are_listed_are_left_out(tmp_path: Path, monkey
         return found
 
     monkeypatch.setattr(os, "walk", walk)
-    assert RemoteRun(str(tmp_path)).files() == {"config.json": 2}
+    assert RemoteRun(str(tmp_path)).files() == {"config.json"}
 
 
 def test_one_process_copies_at_a_time(tmp_path: Path):
@@ -136,6 +136,20 @@ def test_a_copy_follows_its_run(run: Path, tmp_path: Path):
     (tmp_path / "anew" / "8").rename(run / "checkpoints" / "8")
     upload(run)
     assert (open_run(URL).checkpoints / "8" / "state" / "d" / "0a").read_text().endswith("anew")
+
+
+def test_the_only_checkpoint_is_copied_anew_if_another_run_is_there(run: Path, tmp_path: Path):
+    """As of a model that was imported again: its samples and files go too."""
+    write_run(run, tiny_config(), [0], 0)
+    upload(run)
+    assert [*(open_run(URL).path / "samples").iterdir()]
+    FlakyFileSystem.reset()
+    write_checkpoint(tmp_path / "other" / "checkpoints" / "0", None, "anew")
+    (tmp_path / "other" / "config.json").write_text((run / "config.json").read_text())
+    upload(tmp_path / "other")
+    folder = open_run(URL)
+    assert (folder.checkpoints / "0" / "state" / "d" / "0a").read_text().endswith("anew")
+    assert {path.name for path in folder.path.iterdir()} == {"config.json", "checkpoints"}
 
 
 def test_mistakes(tmp_path: Path):
