@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -26,6 +29,7 @@ from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from flaxformer_lite.workdir.managers import bucket as manager
 from flaxformer_lite.workdir.managers.bucket import chunk_shape, writers_of
 from tests.support.gcs import Storage, google_storage
+from tests.support.paths import ROOT
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -205,6 +209,46 @@ def test_a_kill_inside_a_save_leaves_the_step_before(
         assert listed == {str(step) for step in following.ledger.steps} and newest in following.ledger.steps
         checkpoints.save(newest + 1, state_at(newest + 1), {})
         assert step_in(checkpoints.restore(abstract())) == newest + 1
+
+
+SAVES = """
+import sys
+from pathlib import Path
+from flaxformer_lite.workdir.bucket import RunBucket
+from tests.workdir.managers.test_bucket import abstract, open_checkpoints, state_at, step_in
+bucket = RunBucket(sys.argv[1], Path(sys.argv[2]))
+with bucket.held(), open_checkpoints(bucket) as checkpoints:
+    step = 0 if checkpoints.latest() is None else step_in(checkpoints.restore(abstract()))
+    while True:
+        step += 1
+        checkpoints.save(step, state_at(step), {"at": step})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.rare
+def test_a_kill_at_any_moment_leaves_whole_steps(tmp_path: Path):
+    """Law: a process that saves without a pause is killed at ten drawn moments; what is listed is whole, and the next goes on."""
+    bucket, random, newest = RunBucket(f"file://{tmp_path}/run", tmp_path / "here"), np.random.default_rng(70), 0
+    for i in range(10):
+        words = [sys.executable, "-c", SAVES, bucket.store.url, str(tmp_path / f"disk{i}")]
+        process = subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=ROOT)
+        while max(bucket.reload().steps, default=0) < newest + 3:
+            assert process.poll() is None
+            time.sleep(0.001)
+        time.sleep(random.uniform(0, 0.1))
+        process.kill()
+        process.wait()
+        reader = RunBucket(bucket.store.url, tmp_path / f"reader{i}")
+        reader.pull()
+        with open_checkpoints(reader, read_only=True) as checkpoints:
+            for step in checkpoints.steps():
+                assert step_in(checkpoints.restore(abstract(), step)) == step and checkpoints.meta(step) == {"at": step}
+                assert reader.why_damaged(step) is None
+            newest = checkpoints.steps()[-1]
+    with bucket.held():
+        listed = {name.split("/")[1] for name in bucket.store.names("checkpoints/")}
+        assert listed == {str(step) for step in bucket.ledger.steps}
 
 
 def test_who_has_lost_the_run_saves_nothing_and_stops(bucket: RunBucket, url: str, tmp_path: Path):
