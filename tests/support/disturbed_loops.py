@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
+import numpy as np
 import pytest
 
 from flaxformer_lite.config import TrainConfig
+from flaxformer_lite.core.data.dataset import Dataset, draw_by_example
 from flaxformer_lite.core.objectives import Batch
 from flaxformer_lite.core.runners import make_runner
 from flaxformer_lite.training import loop, setup, train_task
@@ -50,3 +52,16 @@ def crash(_: loop.Loop) -> NoReturn:
 
 def terminate(_: loop.Loop) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, *batches: int) -> None:
+    """Gives these batches weights that are not finite, so that the steps that read them are skipped."""
+    original = Dataset.batch
+
+    def spoilt(self: Dataset, number: int, *rest: Any) -> Any:
+        batch = original(self, number, *rest)
+        if self.draw is draw_by_example or number not in batches:  # not the evaluation's
+            return batch
+        return batch._replace(weights=np.where(batch.weights > 0, np.float32("nan"), batch.weights))
+
+    monkeypatch.setattr(Dataset, "batch", spoilt)

@@ -36,7 +36,7 @@ from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.training.trackers import TRACKERS
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import Command
-from tests.support.disturbed_loops import Crash, crash, during_step, share_programs, terminate
+from tests.support.disturbed_loops import Crash, crash, during_step, poison, share_programs, terminate
 from tests.support.experiments import rows, saved, tiniest_config, with_train, write_config_file
 from tests.support.final_state import assert_same_run, final_state, open_run
 from tests.support.paths import ROOT
@@ -576,19 +576,6 @@ def test_parameters_that_are_not_finite_are_neither_saved_nor_resumed(uninterrup
     loop.train(NO_TEXT, tmp_path / "run")
     assert "8 in " in (line := capfd.readouterr().err) and "(it has a NaN or an infinity); using checkpoint 5" in line
     assert_same_run(tmp_path / "run", uninterrupted)
-
-
-def poison(monkeypatch: pytest.MonkeyPatch, *batches: int) -> None:
-    """Gives these batches weights that are not finite, so that the steps that read them are skipped."""
-    original = Dataset.batch
-
-    def spoilt(self: Dataset, number: int, *rest: Any) -> Any:
-        batch = original(self, number, *rest)
-        if self.draw is draw_by_example or number not in batches:  # not the evaluation's
-            return batch
-        return batch._replace(weights=np.where(batch.weights > 0, np.float32("nan"), batch.weights))
-
-    monkeypatch.setattr(Dataset, "batch", spoilt)
 
 
 def leave_out(monkeypatch: pytest.MonkeyPatch, first: int, count: int) -> None:

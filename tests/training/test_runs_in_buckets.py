@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,21 @@ import pytest
 from flaxformer_lite.base.stores import Store
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.model import LoRA
+from flaxformer_lite.core.optim import Constant
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import load
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir import open_checkpoints, parameter_digest
 from flaxformer_lite.workdir.bucket import LEDGER, read_ledger
 from flaxformer_lite.workdir.folder import new_run
+from tests.support.disturbed_loops import during_step, poison, share_programs
 from tests.support.experiments import tiniest_config, with_train, write_config_file
+from tests.support.gcs import google_storage
 from tests.support.paths import FIXTURES, ROOT
 
 CONFIG = tiniest_config()
+NO_TEXT = with_train(CONFIG, text_metrics=())
 
 
 @pytest.fixture(autouse=True)
@@ -58,20 +64,31 @@ def test_it_is_the_run_in_a_folder_also_continued_on_an_empty_disk(protocol: str
         shutil.rmtree(disk)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of six steps in `folder`, and in the bucket `bucket`, on one device."""
+    root = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "disk"))
+        share_programs(patch, NO_TEXT.train)
+        for place in root / "folder", f"file://{root}/bucket":
+            train(with_train(NO_TEXT, steps=6), place)
+    return root
+
+
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    """A run of six steps in a bucket."""
-    train(with_train(CONFIG, steps=6), f"file://{tmp_path}/bucket")
+def url(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The run in a bucket."""
+    share_programs(monkeypatch, NO_TEXT.train)
+    shutil.copytree(trained / "bucket", tmp_path / "bucket")
     return f"file://{tmp_path}/bucket"
 
 
-def test_it_is_the_run_in_a_folder(url: str, tmp_path: Path):
-    train(with_train(CONFIG, steps=6), tmp_path / "folder")
-    assert facts(url) == facts(tmp_path / "folder")
+def test_it_is_the_run_in_a_folder(url: str, trained: Path):
+    folder = trained / "folder"
+    assert facts(url) == facts(folder)
     small = {name for name in Store(url).names() if not name.startswith("checkpoints/")}
-    files = {
-        path.relative_to(tmp_path / "folder").as_posix() for path in (tmp_path / "folder").rglob("*") if path.is_file()
-    }
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert small == {name for name in files if "/." not in f"/{name}" and not name.startswith("checkpoints/")} | {
         LEDGER
     }
@@ -80,7 +97,7 @@ def test_it_is_the_run_in_a_folder(url: str, tmp_path: Path):
 @pytest.mark.slow
 def test_commands_read_it_by_its_url(url: str, tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]):
     """Results of `evaluate` are in the bucket afterwards, and stay there; a damaged object is told."""
-    assert not main(["evaluate", url, "--split", "eval"])
+    assert not main(["evaluate", url, "--split", "eval", "--beam-size", "1"])
     report = Store(url).read("evaluations/eval.json").content or b""
     assert json.loads(report) == json.loads(capsys.readouterr().out)
     shutil.rmtree(disk)
@@ -102,11 +119,61 @@ def test_commands_read_it_by_its_url(url: str, tmp_path: Path, disk: Path, capsy
 
 
 def test_a_run_with_other_settings_is_refused_by_its_url(url: str, disk: Path):
-    other = dataclasses.replace(CONFIG, optimizer=dataclasses.replace(CONFIG.optimizer, ema_decay=0.5))
+    other = dataclasses.replace(NO_TEXT, optimizer=dataclasses.replace(CONFIG.optimizer, ema_decay=0.5))
     with pytest.raises(ValueError, match=rf"the run folder {url} was made with another config: ") as raised:
         train(with_train(other, steps=8), url)
     assert str(disk) not in str(raised.value)
     assert newest(url) == 6 and read_ledger(Store(url).read(LEDGER).content, url).holder is None
+
+
+def on_a_lora_base(root: str, patch: pytest.MonkeyPatch) -> None:
+    """Stopped once; base and run are in buckets."""
+    share_programs(patch, NO_TEXT.train)
+    train(with_train(NO_TEXT, steps=1), f"{root}/base")
+    model = dataclasses.replace(CONFIG.model, lora=LoRA(rank=4))
+    config = dataclasses.replace(with_train(NO_TEXT, init_from=f"{root}/base"), model=model)
+    for steps in 5, 9:
+        train(with_train(config, steps=steps), f"{root}/run")
+
+
+def returned_to_a_checkpoint(root: str, patch: pytest.MonkeyPatch) -> None:
+    """Batches 9 and 10 spoil steps, so that the run returns to step 8."""
+    share_programs(patch, NO_TEXT.train)
+    poison(patch, 9, 10)
+    train(with_train(NO_TEXT, log_every=1, max_skipped_steps=2, max_rollbacks=1), f"{root}/run")
+
+
+def with_another_rate(root: str, patch: pytest.MonkeyPatch) -> None:
+    share_programs(patch, NO_TEXT.train)
+    train(with_train(NO_TEXT, steps=6), f"{root}/run")
+    slower = dataclasses.replace(NO_TEXT.optimizer, schedule=Constant(peak_rate=1e-3))
+    with pytest.raises(ValueError, match="--continue-with-changes"):
+        train(dataclasses.replace(NO_TEXT, optimizer=slower), f"{root}/run")
+    train(dataclasses.replace(NO_TEXT, optimizer=slower), f"{root}/run", with_changes=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("history", [on_a_lora_base, returned_to_a_checkpoint, with_another_rate])
+def test_what_a_run_does_in_a_folder_it_does_in_a_bucket(
+    history: Callable[[str, pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The disk with the working copies is lost before the runs are compared."""
+    found = []
+    for root in str(tmp_path), f"file://{tmp_path}/bucket":
+        with monkeypatch.context() as patch:
+            history(root, patch)
+        shutil.rmtree(tmp_path / "disk", ignore_errors=True)
+        found.append(facts(f"{root}/run"))
+    assert found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_a_storage_that_is_away_for_4_seconds_costs_nothing(trained: Path, monkeypatch: pytest.MonkeyPatch):
+    share_programs(monkeypatch, NO_TEXT.train)
+    with google_storage() as storage:
+        during_step(monkeypatch, 4, lambda _: setattr(storage, "away_until", time.monotonic() + 4))
+        train(with_train(NO_TEXT, steps=6), "gs://bucket/run")
+        assert storage.counts["FAULT"] > 0 and facts("gs://bucket/run") == facts(trained / "folder")
 
 
 def write_half(url: str) -> None:

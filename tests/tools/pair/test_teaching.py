@@ -32,6 +32,7 @@ from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.tools.pair import OF_ANSWERS, RULES, Models, clean, models, preparing, recipe, teaching
 from flaxformer_lite.tools.pair.folder import parallel
 from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir.folder import new_run
 from tests.support.commands import Command
 from tests.support.experiments import normal_params, tiniest_config
 from tests.support.made_up_languages import write
@@ -39,15 +40,19 @@ from tests.support.paths import ROOT
 from tests.support.toy_pair import KNOWN, MONO, PAIRS, REAL, make_right, prepare
 
 
-@pytest.fixture
-def teacher(toy: Path) -> str:
-    """A run with random parameters, which knows all signs of the two languages."""
+def write_teacher(folder: RunFolder) -> None:
+    """Writes a run with random parameters, which knows all signs of the two languages."""
     config = tiniest_config()
     data = dataclasses.replace(config.data, max_source_length=200, max_target_length=200, bucket_lengths=(200,))
     config = dataclasses.replace(config, data=data)
     tokenizer = Characters().train([text for pair in PAIRS for text in pair[:2]], config.model.vocab_size)
     tokenizers = Tokenizers(tokenizer, tokenizer)
-    write_run(RunFolder("teacher"), config, 0, normal_params(config, 0), "a test", tokenizers=tokenizers)
+    write_run(folder, config, 0, normal_params(config, 0), "a test", tokenizers=tokenizers)
+
+
+@pytest.fixture
+def teacher(toy: Path) -> str:
+    write_teacher(RunFolder("teacher"))
     return "teacher"
 
 
@@ -96,6 +101,14 @@ def room_of_held_out() -> list[str]:
     """The sentences that a run of REAL holds out."""
     prepare(Models(), "other")
     return held_out("other")
+
+
+def test_a_teacher_may_live_in_a_bucket(teacher: str, asked: list[str], tmp_path: Path):
+    with new_run(url := f"file://{tmp_path}/bucket/teacher") as folder:
+        write_teacher(folder)
+    for model, output in (teacher, "run"), (url, "other"):
+        prepare(Models(teachers=(model,), mono=further()), output)
+    assert taught("run") == taught("other") and len(taught("run")) > 1
 
 
 def test_people_and_teacher_are_mixed(teacher: str, asked: list[str]):
