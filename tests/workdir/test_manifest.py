@@ -40,7 +40,7 @@ def test_leaf_types_and_their_difference_name_paths_dtypes_and_shapes():
     assert stored == {"out/kernel": "float32[3,5]", "old": "int32[]"}
     wanted = leaf_types({"out": {"kernel": jnp.zeros((3, 7))}, "new": jnp.zeros(2)})
     assert difference(stored, wanted) == (
-        "new is not in it, wanted float32[2], old is int32[], wanted is none, "
+        "new is absent, wanted float32[2], old is int32[], wanted absent, "
         "out/kernel is float32[3,5], wanted float32[3,7]"
     )
     many = {f"leaf_{i}": "float32[]" for i in range(5)}
