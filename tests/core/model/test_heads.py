@@ -62,10 +62,9 @@ def test_a_late_mean_is_that_of_the_classes_of_each_token():
     """By loops: the logits of each token that is not padding, and their mean."""
     settings = {"activation": "gelu", "norm": True, "num_classes": 2}
     each, late = (Pooling(CONFIG, Pooler(token=token, **settings)) for token in ("each", "late_mean"))
-    variables = each.init(jax.random.key(0), jnp.asarray(HIDDEN), None)
-    _, of_tokens = each.apply(variables, jnp.asarray(HIDDEN), None)
+    (_, of_tokens), variables = jax.jit(each.init_with_output)(jax.random.key(0), jnp.asarray(HIDDEN), None)
     wanted = [row[shown].mean(0) for row, shown in zip(np.asarray(of_tokens), SHOWN, strict=True)]
-    _, found = late.apply(variables, jnp.asarray(HIDDEN), jnp.asarray(SHOWN))
+    _, found = jax.jit(late.apply)(variables, jnp.asarray(HIDDEN), jnp.asarray(SHOWN))
     np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-6)
 
 
@@ -78,7 +77,7 @@ def test_a_row_of_padding_alone_is_finite_and_so_is_the_gradient(pooling: str, n
     def total(hidden: jax.Array) -> jax.Array:
         return jnp.square(vector_of(hidden, shown, pooling=pooling, normalize=normalize)).sum()
 
-    value, gradient = jax.value_and_grad(total)(jnp.asarray(HIDDEN))
+    value, gradient = jax.jit(jax.value_and_grad(total))(jnp.asarray(HIDDEN))
     assert np.isfinite(value) and np.isfinite(gradient).all()
 
 
@@ -128,7 +127,8 @@ def test_a_pooler_of_all_tokens_has_a_dense_layer_a_norm_and_classes(token):
         pooler=Pooler(token=token, dense_bias=False, norm=True, num_classes=3),
     )
     tokens, shown = jnp.asarray(RNG.integers(13, size=(2, 5))), jnp.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
-    outputs, variables = Transformer(config).init_with_output(jax.random.key(0), Inputs(tokens, source_mask=shown))
+    inputs = Inputs(tokens, source_mask=shown)
+    outputs, variables = jax.jit(Transformer(config).init_with_output)(jax.random.key(0), inputs)
     params = variables["params"]["pooler"]
     assert sorted(params) == ["classes", "dense", "norm"] and sorted(params["dense"]) == ["kernel"]
     x = np.asarray(outputs.memory, np.float64)

@@ -1,6 +1,7 @@
 """Laws of adapters: without training they change no bit, merged into their kernels they change no answer. Oracle: NumPy."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -45,12 +46,12 @@ def drawn(config: ModelConfig) -> dict:
 def test_a_model_starts_as_without_adapters_bit_for_bit(changes: dict):
     """In training: dropout of the model itself draws the same numbers too."""
     base, adapted = (dataclasses.replace(config, **changes) for config in (BASE, ADAPTED))
-    params, more = (Transformer(config).init(KEY, INPUTS)["params"] for config in (base, adapted))
+    params, more = (jax.jit(Transformer(config).init)(KEY, INPUTS)["params"] for config in (base, adapted))
     for path, x in leaves_by_path(params).items():
         np.testing.assert_array_equal(leaves_by_path(more)[path], x)
     for rngs in ({}, {"dropout": KEY}):
-        expected = Transformer(base).apply({"params": params}, INPUTS, rngs=rngs)
-        found = Transformer(adapted).apply({"params": more}, INPUTS, rngs=rngs)
+        expected = jax.jit(Transformer(base).apply)({"params": params}, INPUTS, rngs=rngs)
+        found = jax.jit(Transformer(adapted).apply)({"params": more}, INPUTS, rngs=rngs)
         assert np.array_equal(found.logits, expected.logits)
         assert np.array_equal(found.class_logits, expected.class_logits)
 
@@ -102,11 +103,12 @@ def test_a_merged_model_answers_as_the_adapted_one():
     params = drawn(ADAPTED)
     found = merged(params, ALL)
     assert leaves_by_path(found).keys() == leaves_by_path(parameter_shapes(BASE)).keys()
-    expected = Transformer(ADAPTED).apply({"params": params}, INPUTS)
-    answer = Transformer(BASE).apply({"params": found}, INPUTS)
+    plain = jax.jit(Transformer(BASE).apply)
+    expected = jax.jit(Transformer(ADAPTED).apply)({"params": params}, INPUTS)
+    answer = plain({"params": found}, INPUTS)
     size = np.abs(expected.logits).max()
     np.testing.assert_allclose(answer.logits / size, expected.logits / size, atol=1e-6)
-    without = Transformer(BASE).apply({"params": params}, INPUTS)
+    without = plain({"params": params}, INPUTS)
     assert np.abs(without.logits - expected.logits).max() > 0.1 * size
 
 
@@ -114,15 +116,16 @@ def test_a_merged_model_answers_as_the_adapted_one():
 def test_steps_with_a_cache_have_the_adapters():
     """Oracle: the logits of all tokens at once."""
     model, variables = Transformer(ADAPTED), {"params": drawn(ADAPTED)}
-    expected = model.apply(variables, INPUTS).logits
-    memory = model.apply(variables, INPUTS, method="encode")
+    expected = jax.jit(model.apply)(variables, INPUTS).logits
+    memory = jax.jit(functools.partial(model.apply, method="encode"))(variables, INPUTS)
+    step = jax.jit(functools.partial(model.apply, method="decode_step"))
     steps, cache = (
         with_layout(variables, step_copies(model, variables)),
         model.apply(variables, memory, 5, method="start_cache"),
     )
     for i in range(5):
         tokens = INPUTS.target_tokens[:, i : i + 1]
-        logits, cache = model.apply(steps, tokens, jnp.asarray(i), cache, method="decode_step")
+        logits, cache = step(steps, tokens, jnp.asarray(i), cache)
         np.testing.assert_allclose(logits[:, 0], expected[:, i], rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 

@@ -76,14 +76,14 @@ def test_projected_embeddings_make_the_same_model_as_projected_vectors(of):
     )
     params = jax.tree.map(jnp.asarray, params_of(config))
     tokens = jnp.asarray(np.random.default_rng(3).integers(0, 13, (2, 6)))
-    outputs = Transformer(config).apply({"params": params}, Inputs(target_tokens=tokens))
+    outputs = jax.jit(Transformer(config).apply)({"params": params}, Inputs(target_tokens=tokens))
     stack = dict(params["decoder"])
     first = stack.pop("embedding_projection")
     vectors = params["embedding"]["embedding"][tokens] @ first["kernel"] + first.get("bias", 0)
     last = stack.pop("output_projection")["kernel"] if of == "tokens" else np.eye(8)
     assert ("bias" in first) == (of == "sum") and vectors.shape == (2, 6, 8) and last.shape == (8, config.output_width)
     inner = Transformer(ModelConfig(vocab_size=0, **like, head=None))
-    expected = inner.apply({"params": {"decoder": stack}}, Inputs(target_tokens=vectors)).hidden @ last
+    expected = jax.jit(inner.apply)({"params": {"decoder": stack}}, Inputs(target_tokens=vectors)).hidden @ last
     np.testing.assert_allclose(outputs.hidden, expected, atol=1e-12)
     kernel = params["embedding"]["embedding"].T if of == "tokens" else params["head"]["kernel"]
     np.testing.assert_allclose(outputs.logits, expected @ kernel, atol=1e-12)

@@ -56,7 +56,7 @@ def loss_and_gradient(criterion: str, scores: np.ndarray, relevance: np.ndarray)
         return term.sum / term.count
 
     with jax.enable_x64():
-        value, gradient = jax.value_and_grad(loss)(jnp.asarray(scores))
+        value, gradient = jax.jit(jax.value_and_grad(loss))(jnp.asarray(scores))
     return float(value), np.asarray(gradient)
 
 
@@ -210,11 +210,14 @@ def ordered_records(number: int) -> tuple[list[TokenPair], list[np.ndarray], lis
     return records, tokens, relevance
 
 
-@pytest.mark.parametrize("criterion", CRITERIA)
-@pytest.mark.parametrize(("read", "rows"), [(2, 1), (3, 4), (12, 8)])
+@pytest.mark.parametrize(
+    ("criterion", "read", "rows"),
+    [("binary", 2, 1), *((criterion, 3, 4) for criterion in CRITERIA), ("listnet", 12, 8)],
+)
 def test_an_evaluation_ranks_all_candidates(criterion: str, read: int, rows: int):
     """Oracle: each query by itself. The figures are the same for any `num_candidates` and any batch; here of two sources."""
     objective, seen = Reranking(criterion=criterion, num_candidates=read), []
+    metrics = jax.jit(objective.metrics)
     records, tokens, relevance = ordered_records(9)
     shapes = BatchShapes(bucket_lengths=(8,), max_source_length=8, tokens_per_batch=8 * rows, rows_multiple=rows)
     tokenizer = CharacterTokenizer("abcdefghijklmnopqrst")
@@ -223,7 +226,7 @@ def test_an_evaluation_ranks_all_candidates(criterion: str, read: int, rows: int
         for step in range(data.plan.batches_per_epoch):
             batch = data.batch(step)
             logits = np.sin(batch.inputs.source_tokens[..., 3]).reshape(-1, 1)
-            seen.append(jax.device_get(objective.metrics(Outputs(class_logits=jnp.asarray(logits)), batch)))
+            seen.append(jax.device_get(metrics(Outputs(class_logits=jnp.asarray(logits)), batch)))
     found = objective.report({name: merge_counts([counts[name] for counts in seen]) for name in seen[0]})
     losses, counts, reciprocal = 0.0, 0, []
     for one, texts, of_teacher in zip(records, tokens, relevance, strict=True):

@@ -32,7 +32,7 @@ def loss_and_gradient(objective: Classification, logits: np.ndarray, targets: np
         return sum(term.weight * term.sum / term.count for term in terms.values())
 
     with jax.enable_x64():
-        value, gradient = jax.value_and_grad(loss)(jnp.asarray(logits))
+        value, gradient = jax.jit(jax.value_and_grad(loss))(jnp.asarray(logits))
     return float(value), np.asarray(gradient)
 
 

@@ -40,10 +40,8 @@ SEARCHES = {
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    ("name", "groups"),
-    [("beam", 2), *(pytest.param(name, groups, marks=SLOW) for name in SEARCHES for groups in (4, 8))],
-)
+@SLOW
+@pytest.mark.parametrize(("name", "groups"), [("beam", 2), *((name, groups) for name in SEARCHES for groups in (4, 8))])
 def test_the_number_of_groups_changes_no_bit(name: str, groups: int):
     config, decode = SEARCHES[name]
     expected = answers(config, decode, ONE_DEVICE)
@@ -106,7 +104,8 @@ def test_groups_exchange_nothing_but_the_number_of_steps(beams: int):
     assert collectives(compiled.as_text()) == [("all-reduce", [1])]
 
 
-@pytest.mark.parametrize("beams", [pytest.param(1, marks=SLOW), 4])
+@SLOW
+@pytest.mark.parametrize("beams", [1, 4])
 def test_devices_of_a_group_exchange_no_weights_and_no_logits(beams: int):
     """Law: no operand has the size of a matrix or of the logits of a row; before the loop neither."""
     config = replace(PAIR, vocab_size=1021, d_model=64)
