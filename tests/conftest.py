@@ -60,7 +60,7 @@ CACHE = "FLAXFORMER_LITE_TEST_CACHE"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--skipped-before", metavar="FILE", help="run the tests that a run with --list-skipped FILE skipped"
+        "--skipped-before", metavar="FILE", help="mark the tests that a run with --list-skipped FILE skipped"
     )
     parser.addoption("--list-skipped", metavar="FILE", help="write the names of the tests that are skipped")
 
@@ -95,7 +95,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     mark_rare(items)
     if file := config.getoption("--skipped-before"):
         skipped = {*Path(file).read_text(encoding="utf-8").split("\n")}
-        items[:] = [item for item in items if skipped & {item.nodeid, item.nodeid.partition("::")[0]}]
+        for item in items:
+            if skipped & {item.nodeid, item.nodeid.partition("::")[0]}:
+                item.add_marker("skipped")
     items.sort(key=lambda item: item.path.parent.name not in ("training", "multihost", "run", "laws"))
 
 
