@@ -18,6 +18,8 @@ DRIVERS = {"file": "file", "gs": "gcs", "memory": "memory", "s3": "s3"}
 """Protocol → TensorStore's driver; `is_store` of remote_files.py knows the same protocols."""
 RETRIES = {"max_retries": 7, "initial_delay": "1s", "max_delay": "20s"}
 """The attempts after a failed one, about a minute in all."""
+LEDGER = ".run.json"
+"""The object that lists the complete checkpoints of a run in a store: workdir/bucket.py."""
 BEAT_SECONDS = 20.0
 """Time between two signs of life of a process that holds a file, and in a run between two copies of the files that have changed."""
 PATIENCE = 3

@@ -27,6 +27,7 @@ from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.console import WARNING, note, warn
 from flaxformer_lite.base.remote_files import cache_root, is_url, local_files
 from flaxformer_lite.base.sealed_files import DamageError, file_digest, read_sealed, text_digest, write_sealed
+from flaxformer_lite.base.stores import LEDGER
 from flaxformer_lite.core.search import DecodeConfig, Sampling
 from flaxformer_lite.engine.rules import CannotAnswer
 
@@ -35,7 +36,6 @@ EXPORTS = "engine"
 """The folder of exports in a run, and in the user's cache."""
 FACTS = "engine.json"
 """The facts of an export, and the digests of its files."""
-LEDGER = ".run.json"
 STATE_FILES = (
     "config.json",
     "tokenizer.*",

@@ -29,6 +29,7 @@ from flaxformer_lite.base.console import note
 from flaxformer_lite.base.remote_files import cache_folder, is_store, is_url
 from flaxformer_lite.base.stores import (
     BEAT_SECONDS,
+    LEDGER,
     PATIENCE,
     ConflictError,
     Store,
@@ -39,7 +40,6 @@ from flaxformer_lite.base.stores import (
 from flaxformer_lite.workdir.arrays import Arrays, check_arrays, in_store
 from flaxformer_lite.workdir.manifest import META, read_manifest, step_of, why_damaged
 
-LEDGER = ".run.json"
 NOT_COPIED = ("engine/",)
 """Folders of the working copy that stay there."""
 

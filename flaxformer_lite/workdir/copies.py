@@ -21,16 +21,16 @@ from filelock import FileLock
 
 from flaxformer_lite.base.console import Failure, Progress, note
 from flaxformer_lite.base.remote_files import cache_folder, describe_error, is_store, is_url, reading
-from flaxformer_lite.base.stores import BEAT_SECONDS, PATIENCE
+from flaxformer_lite.base.stores import BEAT_SECONDS, LEDGER, PATIENCE
 from flaxformer_lite.engine.exports import EXPORTS
-from flaxformer_lite.workdir.bucket import LEDGER, Ledger, RunBucket, is_dead, read_ledger
+from flaxformer_lite.workdir.bucket import Ledger, RunBucket, is_dead, read_ledger
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.manifest import DIGESTS, step_of
 from flaxformer_lite.workdir.remote_run import MARKER, RemoteRun, complete_steps
 
 COPY_ATTEMPTS = 5
 """Times that a copy starts again because the run's writer has deleted a checkpoint meanwhile."""
-ANSWERS = ("samples/", "hypotheses/")
+ANSWER_FOLDERS = ("samples/", "hypotheses/")
 """Folders whose old files the run deletes."""
 RUN_ID = ".run_id"
 WAIT_SECONDS = 300.0
@@ -63,7 +63,7 @@ class Copying:
         here = [name for name in here if step_of(name) is None or step_of(name) in places]
         self._check(here, there, newest := max(places, default=-1))
         for name in sorted((name for name in here if step_of(name) is None), key=lambda name: name != "config.json"):
-            if not (self.is_cache and name in there and name.startswith(ANSWERS)):
+            if not (self.is_cache and name in there and name.startswith(ANSWER_FOLDERS)):
                 self._put(name, self.run.read(name), there)
         for step, place in sorted(places.items()):
             self._copy_step(step, place, {name for name in here if step_of(name) == step}, there)
@@ -74,7 +74,7 @@ class Copying:
 
     def _is_old(self, name: str, newest: int) -> bool:
         """Returns whether a file of the copy that the run does not have is deleted."""
-        return name.startswith(ANSWERS) or step_of(name) in range(newest)
+        return name.startswith(ANSWER_FOLDERS) or step_of(name) in range(newest)
 
     def _check(self, here: Sequence[str], there: set[str], newest: int) -> None:
         """Gives the run and its copy one number.

@@ -39,6 +39,7 @@ from typing import Any, TypeVar
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent, require_local, write_json, write_whole
 from flaxformer_lite.base.console import Failure, warn
 from flaxformer_lite.base.model_names import full_name
+from flaxformer_lite.base.stores import LEDGER
 from flaxformer_lite.config import Config, from_json, to_json
 from flaxformer_lite.config.differences import changed, describe_differences, differences, fixed, flatten
 from flaxformer_lite.config.options import as_options
@@ -56,7 +57,7 @@ from flaxformer_lite.files.tokenizers.kinds import (
     load_run_tokenizers,
     save_tokenizers,
 )
-from flaxformer_lite.workdir.bucket import LEDGER, RunBucket, bucket_to_train
+from flaxformer_lite.workdir.bucket import RunBucket, bucket_to_train
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, steps_in, why_damaged
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
 from flaxformer_lite.workdir.state import STATE, mark, marks

@@ -29,7 +29,7 @@ from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.frozen import Frozen, WithFrozen
 from flaxformer_lite.workdir.manifest import check_seal, listed_params, seal
 
-CLASSES = ("pooler/classes/kernel", "pooler/classes/bias")
+CLASS_PARAMETERS = ("pooler/classes/kernel", "pooler/classes/bias")
 """Parameters whose last axis has an item for each of the objective's classes."""
 
 
@@ -183,7 +183,7 @@ def in_class_order(params: PyTree, there: tuple[str, ...], here: tuple[str, ...]
         return params
     order = np.array([there.index(name) for name in here])
     flat = flatten_dict(params, sep="/")
-    return unflatten_dict({path: x[..., order] if path in CLASSES else x for path, x in flat.items()}, sep="/")
+    return unflatten_dict({path: x[..., order] if path in CLASS_PARAMETERS else x for path, x in flat.items()}, sep="/")
 
 
 def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) -> tuple[PyTree, str]:
@@ -201,7 +201,7 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
     folder, config, step, restored = start_params(here_config, mesh)
     here, there = flatten_dict(params, sep="/"), flatten_dict(restored, sep="/")
     theirs, ours = ({*one.objective.class_names} for one in (config, here_config))
-    unlike = CLASSES if theirs & ours and theirs != ours else ()
+    unlike = CLASS_PARAMETERS if theirs & ours and theirs != ours else ()
     misfits = [path for path, x in here.items() if path in unlike or path not in there or x.shape != there[path].shape]
     chosen, adapted = (
         {path for p in some for path in fnmatch.filter(here, p)} for some in (train.init_fresh, ADAPTERS)
@@ -225,7 +225,7 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
     taken = {
         path: jax.device_put(there[path].astype(x.dtype), x.sharding) for path, x in here.items() if path not in fresh
     }
-    if theirs and ours and not theirs & ours and taken.keys() & {*CLASSES}:
+    if theirs and ours and not theirs & ours and taken.keys() & {*CLASS_PARAMETERS}:
         warn(
             f"the classes of train.init_from are {', '.join(config.objective.class_names)}, and those of the objective start from "
             "them in their order: if they mean others, set train.init_fresh to ('pooler/classes/*',)"

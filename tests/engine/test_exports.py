@@ -255,7 +255,7 @@ def test_an_export_that_came_with_a_run_is_not_used(
 def test_an_export_without_a_key_is_refused_in_one_line(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(ValueError, match=r"key, by which own exports are known: Not a directory"):
+    with pytest.raises(ValueError, match=r"key, the key that signs exports: Not a directory"):
         export_of(RunWeights(str(folder)))
 
 

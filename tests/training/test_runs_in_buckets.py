@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.base.stores import Store
+from flaxformer_lite.base.stores import LEDGER, Store
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.model import LoRA
@@ -26,7 +26,7 @@ from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import load
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir import open_checkpoints, parameter_digest
-from flaxformer_lite.workdir.bucket import LEDGER, read_ledger
+from flaxformer_lite.workdir.bucket import read_ledger
 from flaxformer_lite.workdir.folder import new_run
 from tests.support.disturbed_loops import during_step, poison, share_programs
 from tests.support.experiments import tiniest_config, with_train, write_config_file

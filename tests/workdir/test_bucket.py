@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.base.stores import ConflictError, Store, StoreError
+from flaxformer_lite.base.stores import LEDGER, ConflictError, Store, StoreError
 from flaxformer_lite.workdir import bucket as module
-from flaxformer_lite.workdir.bucket import LEDGER, RunBucket, bucket_to_train, is_dead, place_of_process, read_ledger
+from flaxformer_lite.workdir.bucket import RunBucket, bucket_to_train, is_dead, place_of_process, read_ledger
 
 
 @pytest.fixture(params=["file", "memory"])

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.base.console import Failure, Progress
-from flaxformer_lite.base.stores import Store
+from flaxformer_lite.base.stores import LEDGER, Store
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.workdir import copies
-from flaxformer_lite.workdir.bucket import LEDGER, Ledger
+from flaxformer_lite.workdir.bucket import Ledger
 from flaxformer_lite.workdir.copies import RUN_ID, Copying, sync
 from flaxformer_lite.workdir.manifest import steps_in, why_damaged
 from flaxformer_lite.workdir.remote_run import RemoteRun, complete_steps

@@ -38,7 +38,7 @@ from flaxformer_lite.workdir.manifest import META
 WRITES = {"config": {"compression": None, "max_inline_value_bytes": 1024}, "target_data_file_size": 2**28}
 """The settings of a new database."""
 MAX_CHUNK_BYTES = 2**26
-WAIT_SECONDS = 1800.0
+SHARDS_SECONDS = 1800.0
 """Longest time to wait for the shards of other processes."""
 
 
@@ -97,10 +97,10 @@ class BucketManager:
     def _wait_for_others(self, step: int, place: str) -> None:
         """Waits until all other processes have written their shards. Raises: TimeoutError if one failed, or is not heard of."""
         names = [f"{place}/done.{i}" for i in range(1, jax.process_count())]
-        end, pause = time.monotonic() + WAIT_SECONDS, 0.1
+        end, pause = time.monotonic() + SHARDS_SECONDS, 0.1
         while len(done := self._bucket.store.read_all(names)) < len(names) and not any(done.values()):
             if time.monotonic() > end:
-                raise TimeoutError(f"a process wrote no shards of step {step} in {WAIT_SECONDS:.0f} s")
+                raise TimeoutError(f"a process wrote no shards of step {step} in {SHARDS_SECONDS:.0f} s")
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
         if reason := next(filter(None, done.values()), b""):

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flaxformer_lite.base.stores import Store
+from flaxformer_lite.base.stores import LEDGER, Store
 from flaxformer_lite.config import Config, TrainConfig, from_json
 from flaxformer_lite.core.model import SentenceEmbedding
 from flaxformer_lite.core.objectives import CausalLM, SentenceEmbeddings
 from flaxformer_lite.core.search import Sampling
 from flaxformer_lite.files.data import Dates, PlainText
 from flaxformer_lite.training import evaluation, loop
-from flaxformer_lite.workdir.bucket import LEDGER, read_ledger
+from flaxformer_lite.workdir.bucket import read_ledger
 from flaxformer_lite.workdir.manifest import read_document
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
 from tests.support.final_state import assert_same_run

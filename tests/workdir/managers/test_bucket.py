@@ -393,7 +393,7 @@ def test_the_other_processes_write_their_shards_and_say_so(bucket: RunBucket, mo
     with monkeypatch.context() as patch:
         patch.setattr(jax, "process_count", lambda: 2)
         patch.setattr(manager, "allgather_text", lambda text: [text, ""])
-        patch.setattr(manager, "WAIT_SECONDS", 10.0)
+        patch.setattr(manager, "SHARDS_SECONDS", 10.0)
         checkpoints = open_checkpoints(bucket)
         checkpoints._orbax.save(1, state_at(1), {"a": 1})
         place = f"checkpoints/1/state.{bucket.ledger.start}-0"
