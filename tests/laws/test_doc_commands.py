@@ -21,6 +21,7 @@ from flaxformer_lite.cli import main as cli
 from flaxformer_lite.config import Config, load_config
 from tests.support import needs
 from tests.support.doc_commands import PAGES, DocCommand, commands_of, python_blocks
+from tests.support.experiments import use_one_device
 from tests.support.paths import ROOT
 
 COMMANDS = {str(page.relative_to(ROOT)): list(dict.fromkeys(commands_of(page))) for page in PAGES}
@@ -228,6 +229,18 @@ def run_command(words: list[str]) -> int:
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with toy runs under the names that the pages use, and their input files."""
     folder = tmp_path_factory.mktemp("reader")
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        write_runs(folder)
+    shutil.copy(ROOT / "configs" / "quickstart.py", folder / "mine.py")
+    (folder / "configs").symlink_to(ROOT / "configs")
+    (folder / "terms.tsv").write_text("November\t11\n", encoding="utf-8")
+    (folder / "new.en").write_text("20 November 2026\n", encoding="utf-8")
+    (folder / "corpus.en.gz").write_bytes(gzip.compress(b"20 November 2026\n"))
+    return folder
+
+
+def write_runs(folder: Path) -> None:
     config = load_config("quickstart", TOY.split())
     flaxformer_lite.train(config, folder / "runs" / "quickstart")
     for name in ("first", "second", "one_layer", "mine"):
@@ -238,12 +251,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flaxformer_lite.train(small_llama(), folder / "runs" / "lm")
     cli.main(["export", "hf", str(folder / "runs" / "lm"), str(folder / "hf-model")])
     cli.main(["import", "hf", str(folder / "hf-model"), str(folder / "runs" / "imported")])
-    shutil.copy(ROOT / "configs" / "quickstart.py", folder / "mine.py")
-    (folder / "configs").symlink_to(ROOT / "configs")
-    (folder / "terms.tsv").write_text("November\t11\n", encoding="utf-8")
-    (folder / "new.en").write_text("20 November 2026\n", encoding="utf-8")
-    (folder / "corpus.en.gz").write_bytes(gzip.compress(b"20 November 2026\n"))
-    return folder
 
 
 @pytest.mark.slow
@@ -255,6 +262,8 @@ def test_commands_run(
     """On a copy of the runs for each page, in the page's order; a status other than 0 is a failure."""
     shutil.copytree(workspace, tmp_path / "here", symlinks=True)
     monkeypatch.chdir(tmp_path / "here")
+    if page != "docs/devices.md":
+        use_one_device(monkeypatch)  # a program for eight takes twice as long to compile
     for command in runnable()[page]:
         shutil.rmtree("FOLDER", ignore_errors=True)
         with open("new.en", encoding="utf-8") as stdin, monkeypatch.context() as patched:

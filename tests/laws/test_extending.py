@@ -61,6 +61,7 @@ def test_every_union_of_the_guide_is_in_the_file_that_it_names():
 def test_the_config_of_the_guide_trains_and_drops_nothing(tmp_path: Path, capfd: pytest.CaptureFixture):
     file = write_code("An objective", tmp_path / "prefix.py")
     small = ["--train.steps", "4", "--optimizer.schedule.warmup-steps", "1", "--data.eval.num-examples", "50"]
+    small += ["--model.d-model", "16", "--model.d-ff", "16", "--model.scan-unroll", "1"]
     train(load_config(str(file), small), tmp_path / "run")
     assert "76,800 training pairs" in (log := capfd.readouterr().err) and "dropped" not in log
     assert flaxformer_lite.load(tmp_path / "run").generate(["20 November 2026"])
