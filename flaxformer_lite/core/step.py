@@ -133,7 +133,8 @@ def joint_outputs(task: TrainTask, params: PyTree, batch: Batch, key: Array | No
 
 def total(terms: dict[str, LossTerm], counts: dict[str, Array]) -> Float[Array, ""]:
     """Returns the loss: the weighted sum of every term's sum divided by its global count."""
-    return jnp.sum(jnp.stack([t.weight * t.sum / jnp.maximum(counts[name], 1) for name, t in terms.items()]))
+    weighted = [term.weight * term.sum / jnp.maximum(counts[name], 1) for name, term in terms.items()]
+    return jnp.sum(jnp.stack(weighted))
 
 
 def across(tree: PyTree, axis_name: str | None) -> PyTree:

@@ -62,7 +62,8 @@ LIMITS: dict[type, tuple[str, Callable[[Any, Any], bool], str]] = {
 
 def check_places(setting: str, text: str, places: Collection[str]) -> None:
     """Raises: ValueError if the text of a setting has a place, such as {text}, that `places` does not list."""
-    if unknown := [place for place in PLACE.findall(text) if place not in places]:
+    unknown = [place for place in PLACE.findall(text) if place not in places]
+    if unknown:
         listed = ", ".join(f"{{{place}}}" for place in places)
         raise ValueError(f"{setting} is {text!r}, with the place {{{unknown[0]}}}: it may have {listed}")
 
@@ -86,8 +87,9 @@ class Checked:
 
     def __post_init__(self) -> None:
         """Checks every field. Raises: Mistake with the setting, its value, the legal values and the default."""
-        for name in (field.name for field in dataclasses.fields(self)):  # type: ignore[arg-type]  # of a subclass
-            check_value(type(self), name, getattr(self, name), f"{self._path}.{name}".lstrip("."))
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # of a subclass
+            setting = f"{self._path}.{field.name}".lstrip(".")
+            check_value(type(self), field.name, getattr(self, field.name), setting)
 
 
 def check_value(owner: type, name: str, value: object, setting: str) -> None:
@@ -96,18 +98,23 @@ def check_value(owner: type, name: str, value: object, setting: str) -> None:
     accepted = accepts(hint, value)
     if accepted and (not isinstance(value, int | float) or in_float32(value)):
         return
-    parts, items = list(alternatives(hint)), value if isinstance(value, tuple) else (value,)
-    choices = not isinstance(value, tuple)  # a text such as "auto" may replace the tuple; it is not an item
-    kinds = {one if isinstance(one, type) else type(one) for one in parts if choices or isinstance(one, type)}
-    kinds |= {int} if float in kinds else set()
+    parts = list(alternatives(hint))
+    kinds = {choice for choice in parts if isinstance(choice, type)}
+    items = value
+    if not isinstance(value, tuple):  # a text such as "auto" may replace the tuple; it is not an item
+        items = (value,)
+        kinds |= {type(choice) for choice in parts if not isinstance(choice, type)}
+    if float in kinds:
+        kinds.add(int)
     other_type = {int, float} <= {*parts} or any(type(item) not in kinds for item in items)
     too_large = any(isinstance(item, int) and abs(item) > LARGEST for item in items)
     legal = legal_values(hint, name_types=other_type, name_largest=too_large)
     if accepted:
         legal = "a finite number of float32's range"
     default = owner.__dataclass_fields__[name].default  # type: ignore[attr-defined]
-    annotations = [data for one in (hint, *typing.get_args(hint)) for data in getattr(one, "__metadata__", ())]
-    remedies = [data for data in annotations if isinstance(data, str)]
+    remedies = list[str]()
+    for annotated in (hint, *typing.get_args(hint)):
+        remedies += [data for data in getattr(annotated, "__metadata__", ()) if isinstance(data, str)]
     if default is not dataclasses.MISSING:
         remedies.append(f"the default is {default!r}")
     words = [item for item in items if isinstance(item, str)]
@@ -125,8 +132,8 @@ def _limits(hint: object) -> list[tuple[Callable[[Any, Any], bool], str, Any]]:
     """Returns comparison, words and limit of every bound in an `Annotated`."""
     limits = []
     for bound in getattr(hint, "__metadata__", ()):
-        if (limit := LIMITS.get(type(bound))) is not None:
-            attribute, compare, words = limit
+        if type(bound) in LIMITS:
+            attribute, compare, words = LIMITS[type(bound)]
             limits.append((compare, words, getattr(bound, attribute)))
     return limits
 

@@ -57,8 +57,9 @@ class BatchShapes(Checked, at="data"):
         super().__post_init__()
         if not self.bucket_lengths:
             raise ValueError("data.bucket_lengths is (): it must have one or more lengths of at least 2")
-        for name in ("tokens_per_batch", "rows_multiple") if self.rows is not None else ():
-            if (value := getattr(self, name)) != getattr(BatchShapes, name):
+        for name in ("tokens_per_batch", "rows_multiple"):
+            value = getattr(self, name)
+            if self.rows is not None and value != getattr(BatchShapes, name):
                 raise ValueError(
                     f"data.rows is {self.rows} and data.{name} is {value}: a batch is counted in rows or in tokens; leave one out"
                 )
@@ -101,7 +102,8 @@ def make_buckets(
 
 def batch_shapes(objective: RowMaker[object], config: BatchShapes) -> list[Bucket]:
     """Returns the shapes of an objective's batches: a single one if documents fill the rows."""
-    packed, sizes = objective.packed_row(config.longest), (config.tokens_per_batch, config.rows_multiple, config.rows)
+    packed = objective.packed_row(config.longest)
+    sizes = (config.tokens_per_batch, config.rows_multiple, config.rows)
     if packed is not None:
         return make_buckets((), packed, *sizes)
     buckets = make_buckets(config.lengths, objective.longest_row(config.longest), *sizes)
@@ -114,9 +116,12 @@ def bucket_indices(
     """Returns for each example the index of the first bucket that holds both sides; `len(buckets)` if it fits none."""
     sides = np.asarray(lengths).reshape(-1, 2)
     indices = np.empty(len(sides), np.min_scalar_type(len(buckets)))
+    sources = [bucket.lengths.source for bucket in buckets]
+    targets = [bucket.lengths.target for bucket in buckets]
     for chunk in slices(len(sides)):
-        fits = [np.searchsorted([b.lengths[side] for b in buckets], sides[chunk, side]) for side in (0, 1)]
-        indices[chunk] = np.maximum(*fits)
+        first_for_source = np.searchsorted(sources, sides[chunk, 0])
+        first_for_target = np.searchsorted(targets, sides[chunk, 1])
+        indices[chunk] = np.maximum(first_for_source, first_for_target)
     return indices
 
 
@@ -129,7 +134,8 @@ def fewer_buckets(lengths: Sequence[Lengths] | Integer[np.ndarray, "I 2"], bucke
     used = np.flatnonzero(counts).tolist()
     kept, waiting = [], 0
     for i, after in zip(used, [*used[1:], None], strict=False):
-        bucket, waiting = buckets[i], waiting + int(counts[i])
+        bucket = buckets[i]
+        waiting = waiting + int(counts[i])
         if after is None or waiting >= bucket.rows or max(buckets[after].lengths) > 2 * max(bucket.lengths):
             kept.append(bucket)
             waiting = 0

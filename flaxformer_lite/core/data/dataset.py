@@ -112,7 +112,8 @@ class Dataset(Generic[Example]):
         lengths = planned_lengths(made.rows.lengths, samplers, config.longest)
         config, plan = plan_training(lengths, objective, config, seed, cost, shares)
         check_some_fit(made, plan, config)
-        special, draw = special_ids(tokenizer, start_id), functools.partial(draw_in_step, seed)
+        special = special_ids(tokenizer, start_id)
+        draw = functools.partial(draw_in_step, seed)
         return cls(made, made.rows, objective, special, plan, draw, samplers, config.lengths)
 
     @classmethod
@@ -139,7 +140,8 @@ class Dataset(Generic[Example]):
     def batch(self, step: int, local_rows: LocalRows = np.arange) -> Example:
         """Returns batch `step`, or its local rows, as NumPy arrays `[B, …]`. Padding rows are all zeros."""
         planned = self.plan.batch(step)
-        lengths, examples = planned.bucket.lengths, planned.examples.tolist()
+        lengths = planned.bucket.lengths
+        examples = planned.examples.tolist()
         local = local_rows(len(examples)).tolist()
         zeros = None
         if any(examples[row] == PADDING_ROW for row in local):
@@ -165,7 +167,8 @@ class Dataset(Generic[Example]):
 
     def records_read(self, i: int, step: int, row: int) -> list[int]:
         """Returns the record of each piece of item i that the given row of batch `step` reads."""
-        made_row, records = self.rows[i], self.made.records_of(i)
+        made_row = self.rows[i]
+        records = self.made.records_of(i)
         read = self.objective.pieces_read(made_row, self.draw(made_row, step, row))
         return records if read is None else [records[number] for number in read]
 
@@ -188,7 +191,8 @@ def with_paying_lengths(
     config: BatchShapes, objective: RowMaker[object], lengths: Int[np.ndarray, "I 2"], cost: Cost, shares: Shares | None
 ) -> BatchShapes:
     """Returns the config with the lengths that make a training on rows of these lengths cheapest."""
-    if (packed := objective.packed_row(config.longest)) is not None:
+    packed = objective.packed_row(config.longest)
+    if packed is not None:
         return dataclasses.replace(config, bucket_lengths=(max(packed),))
     candidates = candidate_lengths(max(objective.longest_row(config.longest)), cost.multiple)
     shapes = batch_shapes(objective, dataclasses.replace(config, bucket_lengths=candidates))
@@ -330,7 +334,8 @@ class MixedRecords(TokenArrays):
 
 def join_rows(made: Sequence[Rows], sizes: Sequence[int]) -> Rows:
     """Returns the rows of all sources, one source after the other. sizes: the number of records of each source."""
-    firsts, records = np.cumsum([0, *map(len, made)]).tolist(), np.cumsum([0, *sizes]).tolist()
+    firsts = np.cumsum([0, *map(len, made)]).tolist()
+    first_records = np.cumsum([0, *sizes]).tolist()
 
     def make(i: int) -> Any:
         source = bisect.bisect_right(firsts, i) - 1
@@ -338,8 +343,9 @@ def join_rows(made: Sequence[Rows], sizes: Sequence[int]) -> Rows:
 
     spans = None
     if any(rows.spans is not None for rows in made):
-        spans = join_spans([rows.spans or whole_records(len(rows)) for rows in made], records)
-    return Rows(np.concatenate([rows.lengths for rows in made]), make, spans)
+        spans = join_spans([rows.spans or whole_records(len(rows)) for rows in made], first_records)
+    lengths = np.concatenate([rows.lengths for rows in made])
+    return Rows(lengths, make, spans)
 
 
 def join_spans(of_sources: Sequence[Spans], first_records: Sequence[int]) -> Spans:

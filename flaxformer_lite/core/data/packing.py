@@ -60,7 +60,9 @@ def overlapping_pieces(texts: TokenArrays, max_inputs: int, special: SpecialIds)
     Each piece starts with the last token of the piece before, so every token but BOS is predicted exactly once. Also returns the
     number of input tokens of every piece. BOS is before the token 0, EOS behind the last: `with_ends` reads such a piece.
     """
-    lengths, before, behind = texts.sizes[:, 1], int(special.bos is not None), int(special.eos is not None)
+    lengths = texts.sizes[:, 1]
+    before = int(special.bos is not None)
+    behind = int(special.eos is not None)
     counts, sizes = cut_evenly(lengths + before + behind - 1, max_inputs)
     record, number = piece_numbers(counts)
     start = number * max_inputs - before
@@ -122,7 +124,8 @@ def first_fit_decreasing(
 
     Returns the piece numbers of all rows, window after window, in the order of packing, and the number of pieces in each row.
     """
-    each, window = np.arange(len(windows)), windows.shape[1]
+    each = np.arange(len(windows))
+    window = windows.shape[1]
     windows = np.take_along_axis(windows, np.argsort(-sizes[windows], axis=1, kind="stable"), 1).astype(np.int32)
     needed = sizes[windows]
     left = np.full((len(windows), window), room, np.int32)
@@ -158,7 +161,8 @@ def pairs_of_texts(texts: TokenArrays, max_length: int, seed: int) -> tuple[Span
     else:
         members, pieces = drawn_texts(filled, counts[filled], seed)
     whole, longer = np.divmod(sizes[members], counts[members])
-    start, lengths = pieces * whole + np.minimum(pieces, longer), whole + (pieces < longer)
+    start = pieces * whole + np.minimum(pieces, longer)
+    lengths = whole + (pieces < longer)
     spans = Spans.one_each(members.reshape(-1), start.reshape(-1), (start + lengths).reshape(-1))
     ends = members.shape[1] * np.arange(1, len(members) + 1)
     return spans._replace(ends=ends), np.stack([lengths[:, 0], lengths[:, 1:].max(1)], 1)
@@ -176,8 +180,12 @@ def drawn_texts(
     firsts = np.cumsum(rows) - rows
     for chunk in slices(len(documents)):
         document = numbers[chunk]
-        others = (document[:, None] + generator.integers(1, len(filled), (len(document), NUM_OTHERS))) % len(filled)
-        documents[chunk, :2], documents[chunk, 2:] = filled[document, None], filled[others]
+        steps = generator.integers(1, len(filled), (len(document), NUM_OTHERS))
+        others = (document[:, None] + steps) % len(filled)
+        documents[chunk, :2] = filled[document, None]
+        documents[chunk, 2:] = filled[others]
         k = 2 * (np.arange(chunk.start, chunk.stop) - firsts[document])
-        pieces[chunk, 0], pieces[chunk, 1], pieces[chunk, 2:] = k, k + 1, generator.integers(counts[others])
+        pieces[chunk, 0] = k
+        pieces[chunk, 1] = k + 1
+        pieces[chunk, 2:] = generator.integers(counts[others])
     return documents, pieces

@@ -37,9 +37,8 @@ def paying_lengths(
     plan = BatchPlan(lengths, candidates, 0, shares)
     if not plan.buckets:
         return [len(candidates) - 1]
-    rows, sizes = (
-        np.array(column, float) for column in zip(*((b.rows, sum(b.lengths)) for b in plan.buckets), strict=True)
-    )
+    rows = np.array([bucket.rows for bucket in plan.buckets], float)
+    sizes = np.array([sum(bucket.lengths) for bucket in plan.buckets], float)
     epochs = cost.steps / max(1.0, float(sum(plan.counts / rows))) if cost.epochs is None else cost.epochs
     seconds = {
         tuple(chosen): len(chosen) * cost.of_length + epochs * positions * cost.of_position
@@ -56,10 +55,12 @@ def divisions(
     By dynamic programming: `fewest[j]` is the number of positions of all rows up to shape j, if j is the last. counts: the rows
     that fit no shorter shape. rows: those of a batch, which the last batch of a shape has too. sizes: the positions of a row.
     """
-    total, places = np.cumsum(counts), np.arange(len(counts))
+    total = np.cumsum(counts)
+    places = np.arange(len(counts))
     between = np.ceil((total - total[:, None]) / rows) * rows * sizes
     between = np.where(places[:, None] < places, between, np.inf)
-    fewest, before = np.ceil(total / rows) * rows * sizes, list[Int[np.ndarray, "_"]]()
+    fewest = np.ceil(total / rows) * rows * sizes
+    before = list[Int[np.ndarray, "_"]]()
     for _ in range(min(most, len(counts))):
         chosen = [len(counts) - 1]
         for choice in reversed(before):

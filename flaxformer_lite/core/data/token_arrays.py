@@ -111,13 +111,15 @@ class Column(NamedTuple):
 
     def largest(self) -> Int[np.ndarray, "I"]:
         """Returns the largest number of each array; 0 of an empty one."""
-        numbers, filled = np.zeros(len(self.starts) - 1, np.int64), self.sizes() > 0
+        numbers = np.zeros(len(self.starts) - 1, np.int64)
+        filled = self.sizes() > 0
         numbers[filled] = np.maximum.reduceat(self.values, self.starts[:-1][filled])
         return numbers
 
     def sums_behind(self, number: int) -> Int[np.ndarray, "I"]:
         """Returns the sum of each array without its first `number` values."""
-        before, stops = np.concatenate([[0], np.cumsum(self.values, dtype=np.int64)]), self.starts[1:]
+        before = np.concatenate([[0], np.cumsum(self.values, dtype=np.int64)])
+        stops = self.starts[1:]
         return before[stops] - before[np.minimum(self.starts[:-1] + number, stops)]
 
 
@@ -137,7 +139,8 @@ class TokenShard(NamedTuple):
     @classmethod
     def of(cls, records: Iterable[EncodedPair | TokenPair], dtype: type = np.int32) -> "TokenShard":
         """Returns a copy of the records."""
-        sides, labels, extents, arrays = list[np.ndarray](), list[str](), list[Extent](), list[Mapping[str, Any]]()
+        sides, labels = list[np.ndarray](), list[str]()
+        extents, arrays = list[Extent](), list[Mapping[str, Any]]()
         for record in records:
             sides += (np.asarray(side, dtype) for side in record[:2])
             labels.append(record.label)
@@ -145,10 +148,9 @@ class TokenShard(NamedTuple):
             arrays.append(record.arrays)
         columns = {}
         for name in dict.fromkeys(itertools.chain.from_iterable(arrays)):
-            starts = np.cumsum([0, *(len(of_record.get(name, ())) for of_record in arrays)])
-            columns[name] = Column(
-                np.concatenate([of_record[name] for of_record in arrays if name in of_record]), starts
-            )
+            sizes = [len(of_record.get(name, ())) for of_record in arrays]
+            values = np.concatenate([of_record[name] for of_record in arrays if name in of_record])
+            columns[name] = Column(values, np.cumsum([0, *sizes]))
         return cls(
             np.concatenate([np.zeros(0, dtype), *sides]),
             np.cumsum([0, *map(len, sides)], dtype=np.int64),
@@ -261,7 +263,8 @@ class TokenArrays(Lazy[TokenPair]):
                 digest.update(f"{label}\n".encode())
         if any(shard.extents is not None for shard in self.shards):
             digest.update(self.extents.tobytes())
-        for name in sorted({name for shard in self.shards for name in shard.columns}):
+        names = set[str]().union(*(shard.columns for shard in self.shards))
+        for name in sorted(names):
             digest.update(name.encode() + self.each(name, Column.sizes).tobytes())
             for values, _ in self.columns(name):
                 digest.update(values.tobytes())

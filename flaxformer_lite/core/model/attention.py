@@ -143,7 +143,8 @@ class Attention(Checked, at="model.attention"):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, usual in (("qk_norm_place", "before_rotation"), ("qk_norm_width", "head")):
-            if self.qk_norm is None and (value := getattr(self, name)) != usual:
+            value = getattr(self, name)
+            if self.qk_norm is None and value != usual:
                 raise ValueError(
                     f"model.attention.{name} is {value!r}, but model.attention.qk_norm is None: set a norm, or leave "
                     f"model.attention.{name} at {usual!r}"
@@ -421,7 +422,8 @@ def check_attention(variant: Attention, d_model: int, num_heads: int, *, decodes
     with jax.default_matmul_precision("highest"):
         compared, gradients = computed()
     wanted = (1, length, num_heads, heads.d_value)
-    if (shape := compared["padding"][0].shape) != wanted:
+    shape = compared["padding"][0].shape
+    if shape != wanted:
         raise ValueError(f"{name}, whose answers have the shape {shape}: they must be [B, T, N, Hv], here {wanted}")
     for reason, (without, with_more) in compared.items():
         if not jnp.allclose(without, with_more, rtol=0, atol=1e-3 * jnp.nanmax(jnp.abs(without)), equal_nan=True):
@@ -478,11 +480,11 @@ class MultiHeadAttention(nn.Module):
         self.key = dense(v.width(heads.num_kv_heads, heads.d_key), v.bias)
         self.value = dense(v.width(heads.num_kv_heads, heads.d_value), v.bias)
         self.out = dense(self.d_model, v.bias if v.out_bias is None else v.out_bias)
-        each = v.qk_norm_width == "each_head"
-        self.query_norm, self.key_norm = (
-            None if v.qk_norm is None else Normalize(v.qk_norm, number if each else None)
-            for number in (self.num_heads, heads.num_kv_heads)
-        )
+        self.query_norm = self.key_norm = None
+        if v.qk_norm is not None:
+            each = v.qk_norm_width == "each_head"
+            self.query_norm = Normalize(v.qk_norm, self.num_heads if each else None)
+            self.key_norm = Normalize(v.qk_norm, heads.num_kv_heads if each else None)
         if isinstance(v, Disentangled) and not v.share_projections:
             self.relative_query = dense(v.width(self.num_heads, heads.d_key), v.bias)
             self.relative_key = dense(v.width(self.num_heads, heads.d_key), v.bias)
@@ -586,7 +588,8 @@ class MultiHeadAttention(nn.Module):
         table: Float[Array, "R D"] | None,
     ) -> Float[Array, "B N T T"]:
         """Returns the scores of contents with relative positions. Only the rows that these lengths reach are projected."""
-        length, width = query.shape[1], query.shape[-1]
+        length = query.shape[1]
+        width = query.shape[-1]
         if table is None or key.shape[1] != length:
             raise ValueError(
                 "model.attention is disentangled, which is self-attention in the encoder of a Transformer: a single layer and a "

@@ -135,7 +135,8 @@ def step_context(
             "model.sliding_window to None, or choose an objective whose prompts are causal"
         )
     first = jnp.zeros((1, 1), jnp.int32) if padded is None else padded[:, None]
-    columns, slots = index + jnp.arange(count), None
+    columns = index + jnp.arange(count)
+    slots = None
     key_columns = slot_positions(index + count - 1, room)
     if count > 1 and room == config.cache_window:
         # The last of these tokens would overwrite keys that the first one attends to.
@@ -177,7 +178,8 @@ class CachedKeyValue(NamedTuple):
 
     def read_and_write(self, new: KeyValue, context: StepContext) -> tuple[KeyValue, "CachedKeyValue"]:
         """Returns what the new tokens attend to, and the cache with their keys and values."""
-        pairs, slots = list(zip(self, CachedKeyValue.of(new), strict=True)), context.slots
+        pairs = list(zip(self, CachedKeyValue.of(new), strict=True))
+        slots = context.slots
         if slots is None:
             update = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=context.first_slot, axis=-2)
             filled = CachedKeyValue(*(update(old, added) for old, added in pairs))

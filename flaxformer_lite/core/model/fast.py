@@ -81,7 +81,8 @@ def random_mask(key: Array, shape: tuple[int, ...], rate: float) -> tuple[Bool[A
     *batch, length, width = shape
     threshold = min(round(rate * 2**16), 2**16 - 1)
     words = jax.random.bits(key, (*batch, (length + 1) // 2, width), jnp.uint32)
-    low, high = (words & 0xFFFF) >= threshold, words >= jnp.uint32(threshold << 16)
+    low = (words & 0xFFFF) >= threshold
+    high = words >= jnp.uint32(threshold << 16)
     return jnp.concatenate([low, high], axis=-2)[..., :length, :], threshold / 2**16
 
 

@@ -97,17 +97,20 @@ class KernelChoice(NamedTuple):
 
 def choose_kernel(implementation: Implementation, call: AttentionCall) -> KernelChoice:
     """Returns the kernel for a call. Raises: ValueError where a kernel is named that does not support the call."""
-    device, named = platform(), f"model.attention.implementation is '{implementation}'"
+    device = platform()
+    named = f"model.attention.implementation is '{implementation}'"
     if implementation == "xla":
         return KernelChoice(None, "xla", named)
     if implementation != "auto":
-        if (reason := unsupported_reason(implementation, call, device)) is not None:
+        reason = unsupported_reason(implementation, call, device)
+        if reason is not None:
             raise ValueError(f"{named}, but {reason}: change that, or set the implementation to 'auto' or 'xla'")
         return KernelChoice(KERNELS[implementation], implementation, named)
     fitting: Literal["cudnn", "splash"] | None = {"gpu": "cudnn", "tpu": "splash"}.get(device)  # type: ignore[assignment]
     if fitting is None:
         return KernelChoice(None, "xla", None)
-    if (reason := unsupported_reason(fitting, call, device) or auto_skips(fitting, call)) is not None:
+    reason = unsupported_reason(fitting, call, device) or auto_skips(fitting, call)
+    if reason is not None:
         return KernelChoice(None, "xla", f"'{fitting}' was not used, since {reason}")
     return KernelChoice(KERNELS[fitting], fitting, f"the device is a {device.upper()}")
 
@@ -148,7 +151,8 @@ def auto_skips(name: str, call: AttentionCall) -> str | None:
     """Returns why `auto` does not use a kernel that supports the call; None: it uses it."""
     if name != "splash":
         return None
-    if (length := min(call.query.shape[1], call.key.shape[1])) < SPLASH_SHORTEST and not INTERPRETED:
+    length = min(call.query.shape[1], call.key.shape[1])
+    if length < SPLASH_SHORTEST and not INTERPRETED:
         return f"{length} queries or keys are fewer than {SPLASH_SHORTEST}"
     if jax.sharding.get_abstract_mesh().empty and jax.device_count() > 1:
         return "there are several devices, and no mesh that divides heads and rows among them"
@@ -169,7 +173,8 @@ def platform() -> str:
 
 def cudnn_limits(call: AttentionCall, device: str) -> list[tuple[bool, str]]:
     """Returns cuDNN's limits in words, each with whether the call exceeds it."""
-    width, capability = call.query.shape[-1], compute_capability()
+    width = call.query.shape[-1]
+    capability = compute_capability()
     longest = 256 if capability >= 9 else 128
     odd = call.query.shape[1] % 2 or call.key.shape[1] % 2
     return [
@@ -217,12 +222,14 @@ def cudnn(call: AttentionCall, implementation: Literal["cudnn", "xla"] = "cudnn"
     attention = functools.partial(
         jax.nn.dot_product_attention, *call[:3], scale=call.scale, implementation=implementation
     )
-    if (structure := whole_structure(call)) is not None:
+    structure = whole_structure(call)
+    if structure is not None:
         window = None if structure.window is None else (structure.window - 1, 0)
         return attention(is_causal=structure.causal, local_window_size=window)
     if call.mask is None:
         return attention()
-    shape = (*jnp.broadcast_shapes(call.mask.shape, (1, 1, 1, 1))[:2], call.query.shape[1], call.key.shape[1])
+    rows, heads, *_ = jnp.broadcast_shapes(call.mask.shape, (1, 1, 1, 1))
+    shape = (rows, heads, call.query.shape[1], call.key.shape[1])
     parts = call.structure[1:] if isinstance(call.structure, ByLayer) else (call.structure,)
     causal = all(one is not None and one.causal for one in parts)
     mixed = attention(mask=jnp.broadcast_to(call.mask, shape), is_causal=causal)
@@ -356,7 +363,8 @@ def on_each_device(function: Callable[..., Array], call: AttentionCall) -> Calla
     automatic = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
     if not automatic:
         return function
-    rows, rest = [], call.query.shape[0]
+    rows = []
+    rest = call.query.shape[0]
     for axis in ROW_AXES:
         if axis in automatic and rest % mesh.shape[axis] == 0:
             rows.append(axis)

@@ -70,7 +70,9 @@ def merged(params: PyTree, lora: LoRA) -> PyTree:
     flat = flatten_dict(params, sep="/")
     for path in [path for path in flat if path.endswith("/lora_a/kernel")]:
         module = path.removesuffix("/lora_a/kernel")
-        a, b, kernel = flat.pop(path), flat.pop(f"{module}/lora_b/kernel"), flat[f"{module}/kernel"]
+        a = flat.pop(path)
+        b = flat.pop(f"{module}/lora_b/kernel")
+        kernel = flat[f"{module}/kernel"]
         a, b, kernel = (np.asarray(x, np.float32) for x in (a, b, kernel))
         flat[f"{module}/kernel"] = kernel + np.float32(lora.scale) * (a @ b)
     return unflatten_dict(flat, sep="/")

@@ -152,7 +152,8 @@ def structured_mask(
     causal_length: the number of queries and keys of a causal mask; None: the mask is not causal. window: on one side in a causal
     mask, on both in another, whose number of queries and keys is `length`.
     """
-    is_causal, near = causal_length is not None, None
+    is_causal = causal_length is not None
+    near = None
     if causal_length is not None:
         near = causal_mask(causal_length, window)
     elif length is not None and window is not None:

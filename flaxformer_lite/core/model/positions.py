@@ -383,10 +383,12 @@ class Rotary(PositionScheme):
         rates = jnp.exp(jnp.arange(pairs) * (-jnp.log(self.base) / pairs))
         amplitude = 1.0
         if self.scaling is not None:
-            rates, amplitude = self.scaling(rates, self.base), self.scaling.rotated_amplitude
+            rates = self.scaling(rates, self.base)
+            amplitude = self.scaling.rotated_amplitude
         angles = positions[..., None, None] * rates
         sin, cos = amplitude * jnp.sin(angles), amplitude * jnp.cos(angles)
-        rotated, rest = x[..., : 2 * pairs].astype(accumulation_dtype(x)), x[..., 2 * pairs :]
+        rotated = x[..., : 2 * pairs].astype(accumulation_dtype(x))
+        rest = x[..., 2 * pairs :]
         rotated = rotate_pairs(rotated, sin, cos, self.layout)
         return jnp.concatenate([rotated.astype(x.dtype), rest], -1)
 

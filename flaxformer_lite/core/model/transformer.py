@@ -65,7 +65,8 @@ class Transformer(nn.Module):
         if c.vocab_size and c.one_table:
             self.embedding = embedding(c.vocab_size)
         elif c.vocab_size:
-            self.source_embedding, self.target_embedding = embedding(c.vocab_size), embedding(c.output_size)
+            self.source_embedding = embedding(c.vocab_size)
+            self.target_embedding = embedding(c.output_size)
         if c.num_token_types:
             self.token_type_embedding = embedding(c.num_token_types)
         if c.num_encoder_layers:
@@ -90,7 +91,7 @@ class Transformer(nn.Module):
         """
         c = self.config
         check_inputs(c, inputs)
-        memory = hidden = pooled = class_logits = embedding = None
+        memory = hidden = pooled = class_logits = embedding = logits = chunked = None
         if c.num_encoder_layers:
             memory = last = self.encode(inputs)
         if c.num_decoder_layers:
@@ -104,9 +105,11 @@ class Transformer(nn.Module):
                 self.estimator(embedding, embedding, embedding)  # no other call of the model reads it
         if inputs.predict_positions is not None:
             last = jnp.take_along_axis(last, inputs.predict_positions[..., None], axis=1)
-        scores = None if c.head is None else self.scores(last).within(c.output_size)
-        logits = None if scores is None else scores.logits()
-        chunked = None if scores is None or scores.chunk is None else scores
+        if c.head is not None:
+            scores = self.scores(last).within(c.output_size)
+            logits = scores.logits()
+            if scores.chunk is not None:
+                chunked = scores
         log_scale = getattr(self, "log_scale", None)
         return Outputs(logits, hidden, memory, pooled, class_logits, embedding, chunked, log_scale)
 
@@ -133,12 +136,16 @@ class Transformer(nn.Module):
     @property
     def source_table(self) -> nn.Embed | None:
         c = self.config
-        return None if c.vocab_size == 0 else self.embedding if c.one_table else self.source_embedding
+        if c.vocab_size == 0:
+            return None
+        return self.embedding if c.one_table else self.source_embedding
 
     @property
     def target_table(self) -> nn.Embed | None:
         c = self.config
-        return None if c.vocab_size == 0 else self.embedding if c.one_table else self.target_embedding
+        if c.vocab_size == 0:
+            return None
+        return self.embedding if c.one_table else self.target_embedding
 
     def embed(self, tokens: Int[Array, "B T"] | Float[Array, "B T D"], table: nn.Embed | None) -> Float[Array, "B T D"]:
         """Returns the embeddings of tokens; without a table, the vectors that were passed in their place."""
@@ -147,8 +154,10 @@ class Transformer(nn.Module):
         else:
             # The table is gathered over every mesh axis except the vocabulary's before the look-up.
             x = self.looked_up(constrain_sharding(table.embedding, "V D"), tokens)
-            if (padding_id := self.config.padding_id) is not None:
-                x = jnp.where((tokens == padding_id)[..., None], jax.lax.stop_gradient(x), x)
+            padding_id = self.config.padding_id
+            if padding_id is not None:
+                is_padding = (tokens == padding_id)[..., None]
+                x = jnp.where(is_padding, jax.lax.stop_gradient(x), x)
         factor = self.config.embedding_factor
         return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
 
@@ -238,7 +247,8 @@ class Stack(nn.Module):
         # A loop that draws the first parameters compiles in half the time, and draws the same ones.
         unroll = 1 if self.is_initializing() else min(self.config.scan_unroll, self.num_layers)
         block = remat_block(self.config.remat, in_loop=unroll < self.num_layers)
-        methods, shared = ["__call__", "memory_key_value"], self.config.share_layers
+        methods = ["__call__", "memory_key_value"]
+        shared = self.config.share_layers
         layers = nn.scan(
             block,
             variable_axes={"intermediates": 0} if shared else {"params": 0, "intermediates": 0},
@@ -286,8 +296,10 @@ class Stack(nn.Module):
         A loop would copy each layer's cache from the array of all.
         """
         x, bias = self.with_positions(x, context.positions, context.key_positions, context.bias)
-        context, kinds = context._replace(bias=bias), self.kinds
-        block, filled = Block(self.config, self.cross, self.causal, parent=None), []
+        context = context._replace(bias=bias)
+        kinds = self.kinds
+        block = Block(self.config, self.cross, self.causal, parent=None)
+        filled = []
         layers = self.layers.variables["params"]
         for i, layer in enumerate(cache):
             number = 0 if self.config.share_layers else i
@@ -310,15 +322,21 @@ class Stack(nn.Module):
         key_positions: None: those of the queries. A token that takes up no position still has a distance from the others.
         """
         projects = None if self.config.embedding_projection is None else self.config.embedding_projection.of
-        x = self.embedding_projection(x) if projects == "tokens" else x
+        if projects == "tokens":
+            x = self.embedding_projection(x)
         x = constrain_sharding(self.positions(x, positions), "B T D")
         if key_positions is None:
-            key_positions = positions = positions if self.config.position_padding_id is None else default_positions(x)
+            if self.config.position_padding_id is not None:
+                positions = default_positions(x)
+            key_positions = positions
         bias = self.position_bias.added_to(bias, positions, key_positions, per_layer=False)
-        x = self.embedding_norm(x) if self.config.embedding_norm else x
+        if self.config.embedding_norm:
+            x = self.embedding_norm(x)
         self.sow("intermediates", "embedded", x)
         x = apply_dropout(self, x, self.config.dropout.embedding_rate)
-        return self.embedding_projection(x) if projects == "sum" else x, bias
+        if projects == "sum":
+            x = self.embedding_projection(x)
+        return x, bias
 
     def final(self, x: Float[Array, "B T D"]) -> Float[Array, "B T O"]:
         """Returns the last layer after the commands of `residual.final`, with the width of the model's output."""
@@ -328,14 +346,17 @@ class Stack(nn.Module):
     @property
     def kinds(self) -> "LayerKind":
         """The kinds of all layers."""
-        layers, c = range(self.num_layers), self.config
-        window, is_local, is_first = c.window_of(causal=self.causal), None, None
+        c = self.config
+        layers = range(self.num_layers)
+        is_local = is_first = is_rotated = None
+        window = c.window_of(causal=self.causal)
         if window is not None and window.layers is not None:
             is_local = jnp.asarray([i in window.layers for i in layers])
         if c.residual.first is not None:
             is_first = jnp.asarray([i == 0 for i in layers])
         rotated = c.positions.layers
-        is_rotated = None if rotated is None else jnp.asarray([i in rotated for i in layers])
+        if rotated is not None:
+            is_rotated = jnp.asarray([i in rotated for i in layers])
         return LayerKind(is_local, is_first, is_rotated)
 
     def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int) -> DecodeCache:
@@ -348,8 +369,8 @@ class Stack(nn.Module):
         if memory is None:
             return (LayerCache(own=empty, memory=None),) * self.num_layers
         _, memory_kv = self.layers.memory_key_value(None, None, memory)
-        each = (jax.tree.map(lambda x, i=i: x[i], memory_kv) for i in range(self.num_layers))
-        return tuple(LayerCache(own=empty, memory=by_heads(one)) for one in each)
+        memories = (jax.tree.map(lambda x, i=i: x[i], memory_kv) for i in range(self.num_layers))
+        return tuple(LayerCache(own=empty, memory=by_heads(memory)) for memory in memories)
 
 
 def only_layer(params: PyTree) -> PyTree:
@@ -374,7 +395,9 @@ class PositionEmbedding(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"] | None = None) -> Float[Array, "B T D"]:
-        return self.scheme.embed(x, default_positions(x) if positions is None else positions, self.param)
+        if positions is None:
+            positions = default_positions(x)
+        return self.scheme.embed(x, positions, self.param)
 
 
 class PositionBias(nn.Module):
@@ -397,8 +420,12 @@ class PositionBias(nn.Module):
         per_layer: bool,
     ) -> Float[Array, "..."] | None:
         """Returns the sum of `bias` and the scheme's own addend, if the scheme has one there: in each layer, or once a stack."""
-        added = self(queries, keys) if self.scheme.per_layer == per_layer else None
-        return bias if added is None else added if bias is None else bias + added
+        if self.scheme.per_layer != per_layer:
+            return bias
+        added = self(queries, keys)
+        if added is None:
+            return bias
+        return added if bias is None else bias + added
 
 
 # Layers -----------------------------------------------------------------------------------------------------------------
@@ -442,9 +469,9 @@ class Block(nn.Module):
             self.cross_attention = attention()
             self.cross_attention_post_norm = Normalize(c.norm)
         self.feed_forward_pre_norm = Normalize(c.norm)
-        sizes, rate = (c.d_model, c.d_ff), c.dropout.feed_forward_rate
+        rate = c.dropout.feed_forward_rate
         self.feed_forward = FeedForward(
-            *sizes, c.activation, c.feed_forward_bias, rate, out_bias=c.feed_forward_out_bias, **like
+            c.d_model, c.d_ff, c.activation, c.feed_forward_bias, rate, out_bias=c.feed_forward_out_bias, **like
         )
         self.feed_forward_post_norm = Normalize(c.norm)
 
@@ -459,7 +486,8 @@ class Block(nn.Module):
         if table is not None:
             table = apply_dropout(self, table, self.config.dropout.embedding_rate)
 
-        start, first = x, self.before_first(self.attention_pre_norm, x, kind.is_first)
+        start = x
+        first = self.before_first(self.attention_pre_norm, x, kind.is_first)
         key_value = self.attention.key_value(first, rotate=rotate)
         h = self.attention.attend(first, key_value, mask=mask, bias=bias, rotate=rotate, table=table)
         x = self.after(self.attention_post_norm, h, x)
@@ -471,7 +499,8 @@ class Block(nn.Module):
         h = self.feed_forward(self.before_later(self.feed_forward_pre_norm, x, start, first))
         x = self.after(self.feed_forward_post_norm, h, x)
         self.sow("intermediates", "output", x)
-        return x, None if self.config.layer_mix is None or self.causal else x
+        is_mixed = self.config.layer_mix is not None and not self.causal
+        return x, x if is_mixed else None
 
     def step(
         self, x: Float[Array, "B T D"], cache: LayerCache, kind: LayerKind, context: StepContext
@@ -481,8 +510,10 @@ class Block(nn.Module):
         mask = context.masks.of_layer(kind.is_local)
         bias = self.position_bias.added_to(context.bias, context.positions, context.key_positions, per_layer=True)
 
-        start, first = x, self.before_first(self.attention_pre_norm, x, kind.is_first)
-        key_value, filled = cache.own.read_and_write(self.attention.key_value(first, rotate=rotate), context)
+        start = x
+        first = self.before_first(self.attention_pre_norm, x, kind.is_first)
+        added = self.attention.key_value(first, rotate=rotate)
+        key_value, filled = cache.own.read_and_write(added, context)
         h = self.attention.attend(first, key_value, mask=mask, bias=bias, rotate=rotate, cached=True)
         x = self.after(self.attention_post_norm, h, x)
         if cache.memory is not None:
@@ -515,7 +546,8 @@ class Block(nn.Module):
 
     def before_first(self, norm: Normalize, x: Array, is_first: Bool[Array, ""] | None) -> Array:
         """Returns the first sublayer's input: in the first layer the commands of `residual.first`, if it has such."""
-        usual, commands = self.before(norm, x), self.config.residual.first
+        usual = self.before(norm, x)
+        commands = self.config.residual.first
         if is_first is None or commands is None:
             return usual
         first = residual_commands(self, commands, x, norm)
@@ -527,7 +559,9 @@ class Block(nn.Module):
         x: the sum before the sublayer. start: the layer's input. first: the first sublayer's input.
         """
         branches = self.config.residual.branches
-        return first if branches == "parallel_one_norm" else self.before(norm, x if branches == "sequential" else start)
+        if branches == "parallel_one_norm":
+            return first
+        return self.before(norm, x if branches == "sequential" else start)
 
     def after(self, norm: Normalize, h: Array, residual: Array) -> Array:
         """Returns the layer's activations after a sublayer with output `h`: the commands of `residual.post`."""
@@ -560,7 +594,9 @@ def apply_commands(
         elif command == "d":
             x = dropout(x)
         elif command == "a" and residual is not None:
-            x = (x if scale == 1 else x * jnp.asarray(scale, x.dtype)) + residual
+            if scale != 1:
+                x = x * jnp.asarray(scale, x.dtype)
+            x = x + residual
     return x
 
 
@@ -598,7 +634,9 @@ class EncoderLayer(Block):
         positions: of the tokens, for rotary positions; None: 0, 1, 2, …
         """
         positions = default_positions(x) if positions is None else positions
-        return super().__call__(x, LayerKind(), SequenceContext(positions, LayerMasks(own_mask(mask)), bias))[0]
+        context = SequenceContext(positions, LayerMasks(own_mask(mask)), bias)
+        output, _ = super().__call__(x, LayerKind(), context)
+        return output
 
 
 class DecoderLayer(Block):
@@ -623,8 +661,10 @@ class DecoderLayer(Block):
         """
         if self.cross == (memory is None):
             raise ValueError(f"cross is {self.cross}: give a memory exactly if cross is True")
-        causal = structured_mask(causal_length=x.shape[1])
-        allowed = causal if mask is None else AttentionMask(combine_masks(causal.allowed, own_mask(mask).allowed))
+        allowed = structured_mask(causal_length=x.shape[1])
+        if mask is not None:
+            allowed = AttentionMask(combine_masks(allowed.allowed, own_mask(mask).allowed))
         positions = default_positions(x) if positions is None else positions
         context = SequenceContext(positions, LayerMasks(allowed), bias, memory, own_mask(memory_mask))
-        return super().__call__(x, LayerKind(), context)[0]
+        output, _ = super().__call__(x, LayerKind(), context)
+        return output

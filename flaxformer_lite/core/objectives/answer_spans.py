@@ -83,7 +83,8 @@ class AnswerSpans(AnswerWindows, WholeTexts):
         stop = np.minimum(start + room - question, text)
 
         def make(i: int) -> LabelledText:
-            one, first = arrays[record[i]], int(start[i])
+            one = arrays[record[i]]
+            first = int(start[i])
             window = self.window(one.source.tolist(), one.target.tolist(), first, room, reader)
             answer = one.array(ANSWER)
             is_inside = len(answer) and first <= answer[0] and answer[-1] < stop[i]

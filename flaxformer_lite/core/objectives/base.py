@@ -231,7 +231,8 @@ def check_pooler(model: ModelConfig, num_classes: int, needed_by: str, remedy: s
     if pooler is None or pooler.num_classes != num_classes or reads_each != each:
         shown = "None" if pooler is None else f"one of {pooler.num_classes} classes"
         shown += " of each token" if reads_each else ""
-        wanted, settings = str(num_classes), f"num_classes={num_classes}"
+        wanted = str(num_classes)
+        settings = f"num_classes={num_classes}"
         if each:
             wanted, settings = f"{wanted} of each token", f'token="each", activation=None, {settings}'
         raise ValueError(

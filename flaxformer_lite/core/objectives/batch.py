@@ -79,7 +79,9 @@ def encoder_decoder_row(record: TokenPair, lengths: Lengths, special: SpecialIds
     if special.start is None:
         targets[: len(record.target)] = np.roll(record.target, -1)
     else:
-        source[len(record.source)], read[0], targets[len(record.target)] = special.eos, special.start, special.eos
+        source[len(record.source)] = special.eos
+        read[0] = special.start
+        targets[len(record.target)] = special.eos
     target_mask = np.arange(lengths.target) < len(record.target) + added
     return host_row(
         targets,

@@ -40,7 +40,8 @@ class CausalLM(HeadObjective):
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Rows:
         """Returns the documents as packs of at most `longest.target` positions."""
-        room, special = longest.target, DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
+        room = longest.target
+        special = DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
         texts = as_documents(records, self.kind)
         spans, used = pack(*overlapping_pieces(texts, room, special), room, seed)
         make = packs(spans, functools.partial(with_ends, texts, special))

@@ -167,14 +167,18 @@ class Classification(ClassifiedTexts, LabelledTexts, HeadObjective):
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """Returns the terms of `head_loss`, or for several labels the binary cross-entropy, in nats per text."""
-        logits, targets, weights = class_logits(outputs), batch.targets, batch.weights
+        logits = class_logits(outputs)
+        targets = batch.targets
+        weights = batch.weights
         if self.several:
             return {"binary_cross_entropy": binary_cross_entropy(logits, targets, weights, self.class_weights)}
         return self.head_loss(logits[:, None], targets, weights_of(self.class_weights, targets, weights))
 
     def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns nats per text, and the confusion matrix or the counts of several labels."""
-        logits, targets, weights = class_logits(outputs), batch.targets, batch.weights
+        logits = class_logits(outputs)
+        targets = batch.targets
+        weights = batch.weights
         if self.several:
             right, counts = label_counts(jax.nn.sigmoid(logits) > self.threshold, targets, weights)
             return {"loss": binary_cross_entropy(logits, targets, weights), "accuracy": right, "counts": counts}
@@ -192,7 +196,8 @@ class Classification(ClassifiedTexts, LabelledTexts, HeadObjective):
                 "macro_f1": macro_f1(right, occurrences),
             }
         table = np.asarray(terms["confusion"].sum)
-        right, occurrences = table.diagonal(), table.sum(0) + table.sum(1)
+        right = table.diagonal()
+        occurrences = table.sum(0) + table.sum(1)
         figures = {**means, "macro_f1": macro_f1(right, occurrences), "matthews": matthews(table)}
         return figures | ({"f1": float(f1(right, occurrences)[1])} if len(self.classes) == 2 else {})
 
@@ -225,7 +230,8 @@ class Regression(RatedTexts, LabelledTexts):
         super().check_model(model)
         check_pooler(model, 1, f"objective.kind '{self.kind}' needs")
         for name in ("with_reference", "without_reference"):
-            if text := getattr(self, name):
+            text = getattr(self, name)
+            if text:
                 raise ValueError(
                     f"objective.{name} is {text!r}, but training reads a source and its translation as a pair: set it to ''"
                 )

@@ -72,7 +72,8 @@ class SentenceEmbeddings(PromptedTexts, CandidateTexts):
     def __post_init__(self) -> None:
         """Raises: ValueError for settings that do not fit each other."""
         super().__post_init__()
-        if any(len(prompt) != 2 for prompt in self.prompts) or len(dict(self.prompts)) < len(self.prompts):
+        are_pairs = all(len(prompt) == 2 for prompt in self.prompts)
+        if not are_pairs or len(dict(self.prompts)) < len(self.prompts):
             raise ValueError(
                 f"objective.prompts is {self.prompts}: it must be pairs of a name and a text, all names different"
             )
@@ -112,7 +113,8 @@ class SentenceEmbeddings(PromptedTexts, CandidateTexts):
                 f"objective.temperature is {self.temperature}, but model.sentence_embedding.learned_temperature starts with it and "
                 f"has at least {LOWEST}: raise it"
             )
-        if self.widths and max(self.widths) > (width := model.sentence_embedding.width(model.output_width)):
+        width = model.sentence_embedding.width(model.output_width)
+        if self.widths and max(self.widths) > width:
             raise ValueError(f"objective.widths is {self.widths}, but vectors have the width {width}: lower them")
 
     def require_negatives(self, number: int) -> None:
@@ -125,13 +127,16 @@ class SentenceEmbeddings(PromptedTexts, CandidateTexts):
 
     def check_training(self, records: Sequence[TokenPair]) -> None:
         """Raises: ValueError if `num_negatives` would be ignored. In evaluation, a plain pair has the negatives of its batch."""
-        self.require_negatives(self.check_records(TokenArrays.of(records))[0])
+        num_negatives, _ = self.check_records(TokenArrays.of(records))
+        self.require_negatives(num_negatives)
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Rows:
         """Returns one row a record, of its query and its candidates. Raises: ValueError for records that do not fit."""
-        arrays, reader, notes = TokenArrays.of(records), tokenizer or ByteTokenizer(), list[str]()
+        arrays = TokenArrays.of(records)
+        reader = tokenizer or ByteTokenizer()
+        notes = list[str]()
         if tokenizer is not None:
             reads_scores = self.criterion == "margin_mse"
             num_negatives, has_scores = self.check_records(arrays, needs_scores=reads_scores)
@@ -169,7 +174,8 @@ class SentenceEmbeddings(PromptedTexts, CandidateTexts):
             negatives = generator.choice(negatives, self.num_negatives, replace=False)
         chosen = [int(generator.integers(record.num_positives)), *negatives.tolist()]
         absent = [np.zeros(0, np.int32)] * (self.num_negatives + 1 - len(chosen))
-        texts = [record.query, *(record.candidates[i] for i in chosen), *absent]
+        candidates = [record.candidates[i] for i in chosen]
+        texts = [record.query, *candidates, *absent]
         targets: np.ndarray = np.zeros(1, np.int32)
         if self.criterion == "margin_mse":
             targets = np.zeros(self.num_negatives + 1, np.float32)
@@ -180,16 +186,21 @@ class SentenceEmbeddings(PromptedTexts, CandidateTexts):
             source_tokens=np.stack([pad_tokens(text, lengths.source, special.pad) for text in texts]),
             source_mask=np.stack([np.arange(lengths.source) < len(text) for text in texts]),
         )
-        answers = list(map(text_number, record.candidates[: record.num_positives][:MOST_KNOWN_POSITIVES]))
-        return row._replace(extra=(np.array([*map(text_number, texts)]), pad_tokens(answers, MOST_KNOWN_POSITIVES)))
+        positives = record.candidates[: min(record.num_positives, MOST_KNOWN_POSITIVES)]
+        digests = np.array(list(map(text_number, texts)))
+        digests_of_positives = pad_tokens(list(map(text_number, positives)), MOST_KNOWN_POSITIVES)
+        return row._replace(extra=(digests, digests_of_positives))
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """Returns the terms of each width: nats per query, or squared differences of scores per negative."""
+        if not self.widths:
+            return dict(self.terms_of(Vectors.of(outputs, batch, self.temperature), batch))
         weights = self.width_weights or (1.0,) * len(self.widths)
         terms = {}
-        for width, weight in zip(self.widths, weights, strict=True) if self.widths else [(None, 1.0)]:
-            for name, term in self.terms_of(Vectors.of(outputs, batch, self.temperature, width), batch):
-                terms[name if width is None else f"{name}_{width}"] = term._replace(weight=weight * term.weight)
+        for width, weight in zip(self.widths, weights, strict=True):
+            vectors = Vectors.of(outputs, batch, self.temperature, width)
+            for name, term in self.terms_of(vectors, batch):
+                terms[f"{name}_{width}"] = term._replace(weight=weight * term.weight)
         return terms
 
     def terms_of(self, vectors: "Vectors", batch: Batch) -> Iterator[tuple[str, LossTerm]]:
@@ -205,8 +216,8 @@ class SentenceEmbeddings(PromptedTexts, CandidateTexts):
     def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns the loss of whole vectors forward, and the number of queries whose own positive is the nearest."""
         vectors = Vectors.of(outputs, batch, self.temperature)
-        (_, loss), *_ = self.terms_of(vectors, batch)
-        return {"loss": loss, "accuracy": accuracy(*vectors.forward())}
+        forward, *_ = dict(self.terms_of(vectors, batch)).values()
+        return {"loss": forward, "accuracy": accuracy(*vectors.forward())}
 
     def compared(self, outputs: Outputs, batch: Batch) -> PyTree:
         """Returns the vectors of each row, `[R, K, D]`, and the factor of the cosines."""
@@ -256,9 +267,10 @@ class Vectors:
         texts, answers = map(jnp.asarray, batch.extra)
         known = jnp.concatenate([texts[:, :2], answers], 1)
         excluded = (known[:, :, None, None] == texts[:, 1:]).any(1)
-        excluded = excluded.at[..., 0].set(
-            (excluded[..., 0] | (texts[:, :1] == texts[:, 0])) & ~jnp.eye(len(texts), dtype=bool)
-        )
+        first_excluded = excluded[..., 0]
+        has_equal_query = texts[:, :1] == texts[:, 0]
+        others_excluded = (first_excluded | has_equal_query) & ~jnp.eye(len(texts), dtype=bool)
+        excluded = excluded.at[..., 0].set(others_excluded)
         compared = ~excluded & present[:, :1, None] & present[:, 1:]
         return cls(of_rows[:, 0], of_rows[:, 1:], present[:, 1:], compared, temperature)
 

@@ -40,7 +40,9 @@ class Instruction(CausalLM):
     ) -> Rows:
         """Returns packs of the conversations that have an answer, of at most `longest.target` positions."""
         arrays = TokenArrays.of(records)
-        counts, sizes, note = np.ones(len(arrays), np.int64), np.maximum(arrays.sizes[:, 1] - 1, 0), ""
+        counts = np.ones(len(arrays), np.int64)
+        sizes = np.maximum(arrays.sizes[:, 1] - 1, 0)
+        note = ""
         if tokenizer is not None:
             counts = (num_answers(arrays) > 0).astype(np.int64)
             note = left_out(arrays, int(counts.sum()), longest)
@@ -72,7 +74,8 @@ def num_answers(arrays: TokenArrays) -> Int[np.ndarray, "I"]:
 
 def left_out(arrays: TokenArrays, num_kept: int, longest: Lengths) -> str:
     """Returns which conversations were cut or left out; "" if none was. Raises: ValueError if none is left."""
-    is_cut, refused = arrays.extents == Extent.CUT, int((arrays.extents == Extent.REFUSED).sum())
+    is_cut = arrays.extents == Extent.CUT
+    refused = int((arrays.extents == Extent.REFUSED).sum())
     cut, too_long = int(is_cut.sum()), int((is_cut & (arrays.sizes[:, 1] == 0)).sum())
     without = len(arrays) - num_kept - too_long - refused
     reasons = (

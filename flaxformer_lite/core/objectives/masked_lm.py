@@ -67,7 +67,8 @@ class MaskedLM(HeadObjective):
 
     def check_mask(self, special: SpecialIds) -> None:
         """Raises: ValueError without a mask token, or with one that the tokenizer uses for text."""
-        mask, size = special.mask if self.mask_token is None else self.mask_token, special.size or 0
+        mask = special.mask if self.mask_token is None else self.mask_token
+        size = special.size or 0
         if mask is None or (mask != special.mask and mask < size):
             raise ValueError(
                 f"objective.mask_token is {self.mask_token}: it must be the tokenizer's own mask ({special.mask}), or an id "
@@ -87,7 +88,8 @@ class MaskedLM(HeadObjective):
         With `next_sentence` a pack is a text, the text that follows it, and texts of other documents.
         """
         room = longest.source
-        if room < (least := 3 + 2 * self.next_sentence):
+        least = 3 + 2 * self.next_sentence
+        if room < least:
             raise ValueError(
                 f"data.max_source_length is {room}: it must be at least {least}, for tokens between BOS and EOS"
             )

@@ -199,7 +199,9 @@ class Reranking(CandidateTexts):
     def report(self, totals: Counts) -> dict[str, float]:
         """Returns the figures of the queries, each with the candidates of all its rows."""
         places, rows = (np.asarray(totals[name][0]) for name in ("places", "rows"))
-        order, figures, losses = np.lexsort(places.T[::-1]), list[tuple[float, float]](), list[LossTerm]()
+        order = np.lexsort(places.T[::-1])
+        figures = list[tuple[float, float]]()
+        losses = list[LossTerm]()
         for of_query in np.split(rows[order], np.flatnonzero(np.diff(places[order, 0])) + 1):
             scores, relevance, gains = (x.reshape(1, -1) for x in np.split(of_query, 3, axis=1))
             losses.append(CRITERIA[self.criterion](*map(jnp.asarray, (scores, relevance, scores != ABSENT_SCORE))))

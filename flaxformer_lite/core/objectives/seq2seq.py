@@ -31,7 +31,8 @@ class Seq2Seq(HeadObjective):
     ) -> Rows:
         """Returns one row a record. A tokenizer that starts every source with special ids has them added, within the length."""
         prefix = np.array([] if tokenizer is None else tokenizer.as_source([])[:-1], np.int32)
-        arrays, max_tokens = TokenArrays.of(records), longest.source - 1
+        arrays = TokenArrays.of(records)
+        max_tokens = longest.source - 1
         sizes = arrays.sizes  # without EOS after the source, and the start before the target
         if tokenizer is not None and tokenizer.ends_pairs:
             return Rows(sizes, arrays.__getitem__)

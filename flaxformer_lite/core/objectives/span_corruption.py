@@ -98,7 +98,8 @@ class SpanCorruption(HeadObjective):
     def check_sentinels(self, tokenizer: Tokenizer) -> None:
         """Raises: ValueError if a sentinel is a piece of text in the tokenizer of another run; T5's sentinels are extra_id_…."""
         for i in range(self.last_sentinel, min(self.first_sentinel + 1, tokenizer.vocab_size)):
-            if "extra_id" not in (piece := tokenizer.pieces([i])[0]):
+            (piece,) = tokenizer.pieces([i])
+            if "extra_id" not in piece:
                 raise ValueError(
                     f"objective.first_sentinel {self.first_sentinel} and objective.num_sentinels {self.num_sentinels} make {i} a "
                     f"sentinel, but for the tokenizer it is the piece {piece!r}: raise model.vocab_size and first_sentinel"

@@ -74,7 +74,8 @@ class TokenLabels(LabelledWordTexts, WholeTexts, HeadObjective):
     @property
     def metric_names(self) -> tuple[str, ...]:
         scores = ("precision", "recall", "f1")
-        return ("loss", "accuracy", *scores, *(f"{score}_{kind}" for kind in self.entity_types for score in scores))
+        of_types = [f"{score}_{kind}" for kind in self.entity_types for score in scores]
+        return ("loss", "accuracy", *scores, *of_types)
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError if the model has two stacks, or not as many classes of each token."""
@@ -106,8 +107,10 @@ class TokenLabels(LabelledWordTexts, WholeTexts, HeadObjective):
         """Returns one row for each text that could be read."""
         arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
         around = reader.with_special_tokens([-1]).tokens
-        before, room = around.index(-1), max(longest.source - len(around) + 1, 0)
-        kept, sizes = np.flatnonzero(arrays.extents != Extent.REFUSED), arrays.sizes[:, 1]
+        before = around.index(-1)
+        room = max(longest.source - len(around) + 1, 0)
+        kept = np.flatnonzero(arrays.extents != Extent.REFUSED)
+        sizes = arrays.sizes[:, 1]
 
         def make(i: int) -> LabelledText:
             record = arrays[kept[i]]
@@ -142,7 +145,8 @@ class TokenLabels(LabelledWordTexts, WholeTexts, HeadObjective):
 
     def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns nats per counted piece, the words with the right label, and the counts of entities (`entity_counts`)."""
-        logits, is_word = token_logits(outputs), batch.extra > 0
+        logits = token_logits(outputs)
+        is_word = batch.extra > 0
         order = jnp.argsort(~is_word, axis=-1, stable=True)  # the words first, in their order
         labels = (jnp.where(is_word, x, -1) for x in (batch.targets, logits.argmax(-1)))
         true, predicted = (jnp.take_along_axis(x, order, -1) for x in labels)
@@ -179,7 +183,8 @@ def entity_counts(
 
     def entities(labels: Array) -> tuple[Array, Array, Array]:
         """Returns whether an entity begins with each word, its type, and the place of its last word."""
-        joins, inside = continues(labels, tables), ~tables.outside[labels]
+        joins = continues(labels, tables)
+        inside = ~tables.outside[labels]
         begins = inside & ~jnp.pad(joins, ((0, 0), (1, 0)))
         ends = inside & ~jnp.pad(joins, ((0, 0), (0, 1)))
         places = jnp.where(ends, jnp.arange(labels.shape[1]), labels.shape[1])

@@ -276,7 +276,8 @@ class SGD(OptimizerAlgorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, default in (("nesterov", False), ("moment_dtype", None)):
-            if self.momentum == 0 and (value := getattr(self, name)) != default:
+            value = getattr(self, name)
+            if self.momentum == 0 and value != default:
                 raise ValueError(
                     f"optimizer.algorithm.{name} is {value!r}: it must be {default} while optimizer.algorithm.momentum is 0; "
                     f"set the momentum, for example to 0.9, or leave {name} at {default}"
@@ -341,10 +342,12 @@ class OptimizerConfig(Checked, at="optimizer"):
             raise ValueError(
                 f"optimizer.layer_decay is {self.layer_decay}, and num_layers is {num_layers}: give build the model's num_layers"
             )
-        direction, decay = self.algorithm.direction(), optax.add_decayed_weights(self.weight_decay, mask=decay_mask)
+        direction = self.algorithm.direction()
+        decay = optax.add_decayed_weights(self.weight_decay, mask=decay_mask)
         if self.weight_decay and type(self.algorithm).direction not in TRAIN_ALL:
             # The stage stays: states with and without decay have one structure.
-            direction, decay = decaying(direction, self.weight_decay), optax.masked(optax.identity(), decay_mask)
+            direction = decaying(direction, self.weight_decay)
+            decay = optax.masked(optax.identity(), decay_mask)
         limit = optax.identity() if self.clip_norm is None else clip(self.clip_norm)
         rate = optax.scale_by_learning_rate(self.rate(total_steps=total_steps, d_model=d_model))
         return optax.chain(

@@ -97,7 +97,8 @@ class Noam(LearningRateSchedule):
     """The step with the highest rate, in optimizer steps; the paper's is 4,000."""
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        scale, slope = self.factor * d_model**-0.5, self.warmup_steps**-1.5
+        scale = self.factor * d_model**-0.5
+        slope = self.warmup_steps**-1.5
         return from_step_one(lambda n: scale * jnp.minimum(n**-0.5, n * slope))
 
 
@@ -138,7 +139,8 @@ class Cosine(LearningRateSchedule):
     """The rate of the last step as a fraction of the peak rate. At 0 the last step changes nothing."""
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        peak, p = self.peak_rate, peak_step(self.warmup_steps, total_steps)
+        peak = self.peak_rate
+        p = peak_step(self.warmup_steps, total_steps)
         return warm_up(peak, p, optax.cosine_decay_schedule(peak, max(total_steps - p, 1), self.final_rate_fraction))
 
 
@@ -161,7 +163,8 @@ class Linear(LearningRateSchedule):
     """The rate of the last step as a fraction of the peak rate. At 0 the last step changes nothing."""
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        peak, p = self.peak_rate, peak_step(self.warmup_steps, total_steps)
+        peak = self.peak_rate
+        p = peak_step(self.warmup_steps, total_steps)
         steps = max(total_steps - p, 1)
         return warm_up(peak, p, linear_decay(peak, peak * self.final_rate_fraction, steps, end=steps))
 
@@ -204,7 +207,8 @@ class WarmupStableDecay(LearningRateSchedule):
     """The rate of the last step as a fraction of the peak rate. At 0 the last step changes nothing."""
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        peak, p = self.peak_rate, peak_step(self.warmup_steps, total_steps, self.decay_steps)
+        peak = self.peak_rate
+        p = peak_step(self.warmup_steps, total_steps, self.decay_steps)
         decay = linear_decay(peak, peak * self.final_rate_fraction, self.decay_steps, end=total_steps - p)
         return warm_up(peak, p, decay)
 

@@ -39,7 +39,10 @@ def matches(path: str, pattern: str) -> bool:
 
 
 def all_layer_paths(params: PyTree) -> list[str]:
-    return [layer for path, x in leaves_by_path(params).items() for layer in layer_paths(path, x)]
+    paths = list[str]()
+    for path, x in leaves_by_path(params).items():
+        paths += layer_paths(path, x)
+    return paths
 
 
 def check_patterns(setting: str, patterns: Iterable[str], params: PyTree) -> None:
@@ -126,7 +129,8 @@ def depth_below_head(path: str, num_layers: Mapping[str, int]) -> int:
     """
     stack, _, rest = path.partition("/")
     if stack in num_layers:
-        if layer := re.match(r"layers/(\d+)/", rest):
+        layer = re.match(r"layers/(\d+)/", rest)
+        if layer:
             return num_layers[stack] - int(layer[1])
         return 0 if rest.startswith(("final_norm/", "output_projection/")) else num_layers[stack] + 1
     return max(num_layers.values()) + 1 if stack.endswith("embedding") else 0

@@ -70,7 +70,8 @@ class CompilerOptions(Checked, at="train.compiler_options"):
         if words is None:
             return {} if update else quick_options(mesh)
         options = dict(word.split("=", 1) for word in words)
-        if (reason := refused_options(tuple(options.items()), mesh)) is not None:
+        reason = refused_options(tuple(options.items()), mesh)
+        if reason is not None:
             raise ValueError(
                 f"{self._path}.{kind} is {', '.join(words)}, which the compiler refuses ({reason}): correct the name or the value "
                 "(True and False for switches), or leave it out"

@@ -29,7 +29,8 @@ class MeshConfig(Checked, at="train.mesh"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(rest := [f"train.mesh.{axis}" for axis in MESH_AXES if getattr(self, axis) == -1]) > 1:
+        rest = [f"train.mesh.{axis}" for axis in MESH_AXES if getattr(self, axis) == -1]
+        if len(rest) > 1:
             raise ValueError(f"{' and '.join(rest)} are -1 (all remaining devices): set only one of them to -1")
 
     def shape(self, num_devices: int) -> tuple[int, int, int]:

@@ -254,7 +254,9 @@ def whole_in_each_process(x: Array) -> Array:
     if x.is_fully_addressable:
         return x
     assert isinstance(x.sharding, NamedSharding)
-    mesh, spec, processes = x.sharding.mesh, x.sharding.spec, jax.process_count()
+    mesh = x.sharding.mesh
+    spec = x.sharding.spec
+    processes = jax.process_count()
     fsdp = math.gcd(mesh.shape["fsdp"], mesh.size // processes)
     tensor = math.gcd(mesh.shape["tensor"], mesh.size // processes // fsdp)
     devices = sorted(mesh.devices.flat, key=lambda device: (device.process_index, device.id))

@@ -118,7 +118,8 @@ class Placement:
         """
         if self.mesh is None:
             return function
-        mesh, manual = self.mesh, MESH_AXES if self.tensor == 1 else ROW_AXES
+        mesh = self.mesh
+        manual = MESH_AXES if self.tensor == 1 else ROW_AXES
 
         def mapped(variables: PyTree, *arrays: PyTree) -> PyTree:
             def of_group(variables: PyTree, *arrays: PyTree) -> PyTree:

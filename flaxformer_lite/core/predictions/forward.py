@@ -99,9 +99,11 @@ def shifts_source(config: ModelConfig) -> bool:
 def check_arguments(config: ModelConfig, arrays: dict[str, np.ndarray]) -> None:
     """Raises: ValueError if an array is unknown to this model, missing, or of the wrong shape or range."""
     names = arguments(config)
-    if unknown := sorted(arrays.keys() - names):
+    unknown = sorted(arrays.keys() - names)
+    if unknown:
         raise ValueError(f"{unknown[0]} is no argument of this model: choose from {', '.join(names)}")
-    if missing := [name for name, required in names.items() if required and name not in arrays]:
+    missing = [name for name, required in names.items() if required and name not in arrays]
+    if missing:
         raise ValueError(f"{missing[0]} is missing: the arguments of this model are {', '.join(names)}")
     first = next(iter(arrays))
     for name, array in arrays.items():
@@ -129,7 +131,9 @@ def model_inputs(config: ModelConfig, arrays: dict[str, np.ndarray], decode: Dec
         return None if arrays.get(name) is None else jnp.asarray(arrays[name].astype(dtype))
 
     tokens = jnp.asarray(arrays["input_ids" if config.vocab_size else "inputs_embeds"])
-    mask, last, positions = array("attention_mask", bool), last_positions(config, arrays, decode), None
+    mask = array("attention_mask", bool)
+    last = last_positions(config, arrays, decode)
+    positions = None
     if "position_ids" in arrays:
         positions = jnp.asarray(model_positions(config, arrays["position_ids"]).astype(np.int32))
     if config.num_encoder_layers == 0:
@@ -180,7 +184,8 @@ def last_positions(config: ModelConfig, arrays: dict[str, np.ndarray], decode: D
         return None
     if not alone and not shifts_source(config):
         return None
-    ids, shown = arrays["input_ids"], arrays.get("attention_mask")
+    ids = arrays["input_ids"]
+    shown = arrays.get("attention_mask")
     if shown is None:
         shown = ids != decode.pad_id if alone else ids == decode.eos_id
         if not alone and not shown.any(1).all():

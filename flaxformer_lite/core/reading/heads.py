@@ -82,7 +82,8 @@ def sums(x: Any) -> Any:
 
 def mean_token(hidden: Float[Any, "B T D"], mask: Bool[Any, "B T"] | None) -> Float[Any, "B D"]:
     """Returns the mean over the tokens of each text, in at least float32; 0 for a text without tokens."""
-    x, xp = sums(hidden), hidden.__array_namespace__()
+    x = sums(hidden)
+    xp = hidden.__array_namespace__()
     if mask is None:
         return x.mean(1)
     return xp.where(mask[..., None], x, 0).sum(1) / xp.maximum(mask.sum(1), 1)[:, None]
@@ -130,7 +131,8 @@ def text_vector(
     activations: Mapping[str, Layer],
 ) -> Float[Any, "B E"]:
     """Returns the vector of each text before it is scaled, in at least float32, by the dense layers."""
-    x, xp = sums(hidden), hidden.__array_namespace__()
+    x = sums(hidden)
+    xp = hidden.__array_namespace__()
     shown = xp.ones(x.shape[:2], bool) if mask is None else mask
     if settings.pooling == "mean":
         vector = mean_token(hidden, mask)
@@ -138,9 +140,12 @@ def text_vector(
         vector = mean_token(hidden, mask) * xp.sqrt(shown.sum(1).astype(x.dtype))[:, None]
     elif settings.pooling == "weighted_mean":
         weights = xp.where(shown, shown.astype(x.dtype).cumsum(1), 0)[..., None]
-        vector = (xp.where(shown[..., None], x, 0) * weights).sum(1) / xp.maximum(weights.sum(1), 1)
+        total = (xp.where(shown[..., None], x, 0) * weights).sum(1)
+        vector = total / xp.maximum(weights.sum(1), 1)
     elif settings.pooling == "max":
-        vector = xp.where(shown.any(1)[:, None], xp.where(shown[..., None], x, -xp.inf).max(1), 0)
+        has_tokens = shown.any(1)[:, None]
+        largest = xp.where(shown[..., None], x, -xp.inf).max(1)
+        vector = xp.where(has_tokens, largest, 0)
     else:
         vector = x[:, 0] if settings.pooling == "cls" else last_token(x, mask)
     for dense, layer in zip(layers, settings.dense, strict=True):

@@ -229,7 +229,8 @@ class LabelledWordTexts(AnsweredTexts):
     @property
     def label_parts(self) -> LabelParts:
         """The parts of all labels."""
-        labels, kinds = (*self.labels, OUTSIDE), (*self.entity_types, "")
+        labels = (*self.labels, OUTSIDE)
+        kinds = (*self.entity_types, "")
         prefixes = ["S" if self.scheme == "plain" else label[0] for label in labels]
         return LabelParts(
             np.array([label == OUTSIDE for label in labels]),
@@ -244,7 +245,9 @@ def continues(labels: Int[Any, "*B W"], parts: LabelParts) -> Bool[Any, "*B V"]:
 
     Reference: `conlleval`, as in seqeval 1.2.2, `get_entities`.
     """
-    before, here = (LabelParts(*(table[side] for table in parts)) for side in (labels[..., :-1], labels[..., 1:]))
+    earlier, later = labels[..., :-1], labels[..., 1:]
+    before = LabelParts(*(table[earlier] for table in parts))
+    here = LabelParts(*(table[later] for table in parts))
     apart = before.outside | here.outside | here.opens | before.closes | (before.type != here.type)
     return ~apart
 

@@ -106,7 +106,8 @@ def beams_step(
     state = state._replace(cache=tuple(cache for _, cache in predictions))
     if inputs.terms is None:
         return beam_step(state, token_log_probs, inputs.max_lengths, config)
-    if (certain := forced_ids(state.step, is_last, config, *forced)) is not None:
+    certain = forced_ids(state.step, is_last, config, *forced)
+    if certain is not None:
         model_log_probs = jnp.where(certain[..., None] >= 0, -jnp.inf, model_log_probs)
     first = inputs.prefill_length + 1
     parts = begun(state.tokens, first + state.step, first, inputs.terms)
@@ -174,7 +175,8 @@ def beam_log_probs(
     """
     batch, k, _ = state.ancestors.shape
     num_steps = (cache[0].room - shared) // k
-    position, first = inputs.prefill_length + state.step, inputs.first_positions[:, None]
+    position = inputs.prefill_length + state.step
+    first = inputs.first_positions[:, None]
     key_positions = cache_positions(inputs.prefill_length, shared, num_steps, k)
     lineage = (state.ancestors[..., :num_steps, None] == jnp.arange(k)).reshape(batch, 1, k, num_steps * k)
     lineage = jnp.concatenate([jnp.ones((batch, 1, k, shared), bool), lineage], -1)
@@ -206,7 +208,8 @@ def beam_step(
     candidates = state.log_probs[..., None] + token_log_probs
     log_probs, flat = top_k(candidates, (1 + len({*config.eos_ids})) * k)
     beam, token = flat // vocab_size, flat % vocab_size
-    end, limit = is_end(token, config), (length == max_lengths)[:, None]
+    end = is_end(token, config)
+    limit = (length == max_lengths)[:, None]
 
     ends = end if not config.finish_at_limit else end | limit
     ended = Choice(beam[:, :k], token[:, :k], jnp.where(ends[:, :k], log_probs[:, :k], -jnp.inf))
@@ -233,7 +236,8 @@ def extended(
     limit = (length == max_lengths)[:, None]
     exists = ended.log_probs != -jnp.inf
     ending = continued(state, exists, ended.beam, ended.token, ended.log_probs, length, config)
-    finished, settled = merge_best(state.finished, ending, state.settled), state.settled
+    finished = merge_best(state.finished, ending, state.settled)
+    settled = state.settled
     bound_length: Int[Array, "#B"] = length[None]
     if config.early_stopping == "never" and config.alpha > 0:
         bound_length = max_lengths + (not config.finish_at_limit)
@@ -289,7 +293,8 @@ def merge_best(first: Decoded, second: Decoded, settled: Int[Array, "B"] | None 
     settled: the number of answers in `first` that keep their places.
     """
     both = Decoded(*(jnp.concatenate(pair, 1) for pair in zip(first, second, strict=True)))
-    scores, k = both.scores, first.scores.shape[1]
+    scores = both.scores
+    k = first.scores.shape[1]
     if settled is not None:
         scores = jnp.where(jnp.arange(2 * k) < settled[:, None], jnp.inf, scores)
     _, order = jax.lax.top_k(scores, k)

@@ -87,7 +87,8 @@ class Decoder:
         placement: Placement = ONE_DEVICE,
     ) -> None:
         models = (models,) if isinstance(models, Transformer) else models
-        model, ensemble = models[0], len(models) > 1
+        model = models[0]
+        ensemble = len(models) > 1
         if model.config.num_decoder_layers == 0:
             raise ValueError("model.num_decoder_layers is 0, so the model generates no tokens: use one with a decoder")
         if model.config.head is None:
@@ -122,7 +123,8 @@ class Decoder:
     @property
     def num_programs(self) -> int:
         """The number of shapes that were compiled for decoders of these models and this program."""
-        return sum(function._cache_size() for search in {self.search, self.beam_search} for function in search.compiled)
+        searches = {self.search, self.beam_search}  # one search where both are by beams
+        return sum(function._cache_size() for search in searches for function in search.compiled)
 
     def drop_programs(self) -> None:
         """Frees what was compiled for decoders of these models and this program, which compile it anew when they need it."""
@@ -155,7 +157,8 @@ class Decoder:
         rows: list[Row] = []
         numbers: list[int] = []
         for i, one in enumerate(asked):
-            config, index = one.settings or self.config, one.number(i)
+            config = one.settings or self.config
+            index = one.number(i)
             numbers.append(0 if self.is_empty(one.source) else config.num_samples)
             most = self.max_length(one.source, one.limit)
             draws = ((int(one.seed), index, sample) for sample in range(numbers[-1]))
@@ -165,7 +168,8 @@ class Decoder:
             return Prepared(batch, *self.inputs([rows[i] for i in batch.members], batch))
 
         def answer(call: list[Prepared]) -> list[list[Hypothesis]]:
-            inputs, settings = self.joined([one.arrays for one in call]), call[0].settings
+            inputs = self.joined([one.arrays for one in call])
+            settings = call[0].settings
             over = np.zeros(len(inputs.tokens), bool)
             search = self.search if inputs.terms is None else self.beam_search
             if watch is None or self.config.beam_size > 1:
@@ -228,11 +232,13 @@ class Decoder:
         if self.is_empty(asked.source):
             return
         (batch,) = self.batches([len(asked.source)])
-        config, draw = asked.settings or self.config, (asked.seed, asked.number(0), 0)
+        config = asked.settings or self.config
+        draw = (asked.seed, asked.number(0), 0)
         row = Row(asked.source, config, self.max_length(asked.source, asked.limit), draw, forced=asked.forced)
         of_row, settings = self.inputs([row], batch)
         inputs = self.joined([of_row])
-        done, never = 0, np.zeros(len(inputs.tokens), bool)
+        done = 0
+        never = np.zeros(len(inputs.tokens), bool)
         for decoded in self.search(self.weights(weights), inputs, settings, never, chunks=True):
             yield decoded.tokens[0, 0, done : decoded.lengths[0, 0]].tolist()
             done = int(decoded.lengths[0, 0])
@@ -255,15 +261,18 @@ class Decoder:
                 check_length(len(request.source), self.max_positions)
                 if not self.has_encoder and len(request.source) == 0:
                     raise ValueError("has no tokens: a prompt has at least 1 token, for example decode.bos_id")
-                if reason := self.why_not(request.source, request.forced, request.limit):
+                reason = self.why_not(request.source, request.forced, request.limit)
+                if reason:
                     raise ValueError(reason)
 
     def why_not(self, source: Sequence[int], forced: Forced, limit: int | None = None) -> str:
         """Returns why the answer to a source cannot have the forced tokens; "" if it can."""
-        most, needed = self.max_length(source, limit), forced.length + (self.config.forced_bos_id is not None) + 1
+        most = self.max_length(source, limit)
+        needed = forced.length + (self.config.forced_bos_id is not None) + 1
+        longest = max((len(term.ids) for term in forced.terms), default=0)
         if len(forced.terms) > MOST_TERMS:
             return f"needs {len(forced.terms)} terms in its answer: {MOST_TERMS} are the most"
-        if forced.terms and (longest := max(len(term.ids) for term in forced.terms)) > MOST_TOKENS:
+        if longest > MOST_TOKENS:
             return f"needs a term of {longest} tokens in its answer: {MOST_TOKENS} are the most"
         if forced != Forced() and needed > most:
             sides = {"the terms": forced.terms, "the beginning": forced.beginning}
@@ -292,13 +301,16 @@ class Decoder:
     def max_length(self, source: Sequence[int], limit: int | None = None) -> int:
         """Returns the maximum number of tokens in the answer to a source or a prompt, its end included."""
         # The last token of an answer is not read, so it takes up no position.
-        left = (self.max_positions or math.inf) - (0 if self.has_encoder else len(source) - 1)
+        left = self.max_positions or math.inf
+        if not self.has_encoder:
+            left -= len(source) - 1
         return int(min(self.config.max_length(len(source)), left, math.inf if limit is None else limit))
 
     def inputs(self, rows: Sequence[Row], batch: InputBatch) -> tuple[SearchInputs, SearchSettings]:
         """Returns the arrays of a batch, sources padded on the right, prompts on the left, and the settings of its search."""
         sources = [row.source for row in rows]
-        shape, left = (batch.rows, int(min(batch.length, self.max_positions or math.inf))), not self.has_encoder
+        shape = batch.rows, int(min(batch.length, self.max_positions or math.inf))
+        left = not self.has_encoder
         tokens = pad_rows(sources, shape, self.config.pad_id, left=left)
         mask = pad_rows([[1] * len(source) for source in sources], shape, left=left).astype(bool)
         if self.has_encoder:
@@ -314,11 +326,14 @@ class Decoder:
                 seeds.astype(np.uint32).view(np.int32), indices.astype(np.int32), samples.astype(np.int32)
             )
         inputs = SearchInputs(tokens, mask, max_lengths)  # type: ignore[arg-type]  # NumPy's, on the host
-        config, forced = self.config.program, [row.forced for row in rows]
-        if longest := max(len(row.beginning) for row in forced):
+        config = self.config.program
+        forced = [row.forced for row in rows]
+        longest = max(len(row.beginning) for row in forced)
+        if longest:
             beginning = pad_rows([row.beginning for row in forced], (batch.rows, padded_length(longest)), -1)
             inputs = inputs._replace(beginning=beginning)  # type: ignore[arg-type]
-        if room := forced[0].room:
+        room = forced[0].room
+        if room:
             inputs = inputs._replace(terms=row_terms(forced, batch.rows, self.models[0].config.output_size))
             config = dataclasses.replace(config, beam_size=self.beams(room))
         settings = SearchSettings(config, self.max_new_tokens(batch.length), self.prompt_attention)
@@ -333,7 +348,8 @@ def with_setting_numbers(
     inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Key[Array, "B"] | None
 ) -> SearchInputs:
     """Returns the inputs of a search with the numbers of the settings of each row; padding rows have the last one's."""
-    rows, penalties = len(inputs.tokens), [config.repetition_penalty for config in configs]
+    rows = len(inputs.tokens)
+    penalties = [config.repetition_penalty for config in configs]
     if set(penalties) != {1.0}:
         inputs = inputs._replace(repetition_penalty=row_numbers(np.clip(penalties, *FACTOR_RANGE), rows))
     starts = [config.bos_id for config in configs if config.bos_id is not None]
@@ -364,12 +380,15 @@ def watched_hypotheses(
     growing: Iterable[Decoded], over: Bool[np.ndarray, "B"], watched: Mapping[int, Callable[[list[int]], int | None]]
 ) -> list[list[Hypothesis]]:
     """Returns the answers of all rows as they grow, each ended by `over` once the function for its row says so."""
-    kept, done = dict[int, int](), dict.fromkeys(watched, 0)
+    kept = dict[int, int]()
+    done = dict.fromkeys(watched, 0)
     for decoded in growing:
         tokens, lengths = decoded.tokens[:, 0], decoded.lengths[:, 0]
         for row, ends in watched.items():
-            if row not in kept and (number := ends(tokens[row, done[row] : lengths[row]].tolist())) is not None:
-                kept[row], over[row] = number, True
+            if row not in kept:
+                number = ends(tokens[row, done[row] : lengths[row]].tolist())
+                if number is not None:
+                    kept[row], over[row] = number, True
             done[row] = int(lengths[row])
     answers = hypotheses(decoded)
     return [[best._replace(tokens=best.tokens[: kept.get(row)])] for row, (best,) in enumerate(answers)]
@@ -379,10 +398,11 @@ def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:
     """Returns the answers of every row, best first, from arrays on the host; `NO_ANSWER` for a row without a finite score."""
     answers: list[list[Hypothesis]] = []
     for of_row in zip(decoded.tokens, decoded.lengths, decoded.scores, strict=True):
-        ranked = [
-            Hypothesis(tokens[:length].tolist(), float(score)) for tokens, length, score in zip(*of_row, strict=True)
-        ]
-        answers.append([one for one in ranked if math.isfinite(one.score)] or [NO_ANSWER])
+        ranked = list[Hypothesis]()
+        for tokens, length, score in zip(*of_row, strict=True):
+            if math.isfinite(score):
+                ranked.append(Hypothesis(tokens[:length].tolist(), float(score)))
+        answers.append(ranked or [NO_ANSWER])
     return answers
 
 

@@ -130,7 +130,8 @@ def device_groups(
         tensor = smallest_tensor(workload, len(devices), memory or memory_of(devices[0]))
     else:
         _, fsdp, tensor = mesh.shape(len(devices))
-        if reason := workload.divided_by(tensor):
+        reason = workload.divided_by(tensor)
+        if reason:
             raise ValueError(reason)
         joining = (n for n in divisors(fsdp) if n == 1 or not workload.divided_by(tensor * n))
         tensor *= max(joining)

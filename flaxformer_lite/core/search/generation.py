@@ -141,13 +141,16 @@ class GrowingText:
             text = self.settled + decoded.removeprefix(self.before)
         else:  # a token has changed the text before it, as invalid bytes do
             self.window = [*self.prompt, *self.tokenizer.with_pieces(self.tokens)]
-            self.before, self.settled = self.tokenizer.decode(self.prompt), ""
+            self.before = self.tokenizer.decode(self.prompt)
+            self.settled = ""
             decoded = self.tokenizer.decode(self.window)
             text = decode_after(self.tokenizer, self.prompt, self.tokens)
         if len(self.window) >= 2 * WINDOW_TOKENS and self.is_settled(decoded):
             before = self.tokenizer.decode(self.window[-WINDOW_TOKENS:])
             if before.strip():  # else the next piece might lose its space, like the first piece of a text
-                self.window, self.before, self.settled = self.window[-WINDOW_TOKENS:], before, text
+                self.window = self.window[-WINDOW_TOKENS:]
+                self.before = before
+                self.settled = text
         return text
 
     def is_settled(self, decoded: str) -> bool:
@@ -182,7 +185,8 @@ class TextStream:
             self.drop_tokens(len(tokens))
             return self.finish()
         safe = text.rstrip("\ufffd")  # how a decoder writes the first bytes of a character
-        return self.emit(safe[: len(safe) - max((partial_stop_length(safe, s) for s in self.stop), default=0)])
+        held = max((partial_stop_length(safe, stop) for stop in self.stop), default=0)
+        return self.emit(safe[: len(safe) - held])
 
     def finish(self) -> str:
         """Returns the rest of the text, after the last token."""
@@ -192,7 +196,8 @@ class TextStream:
         """Drops, among the last `number` tokens, those after the token that completes a stop string."""
         tokens = self.arrived.tokens
         counts = range(len(tokens) - number + 1, len(tokens))
-        del tokens[counts.start + bisect.bisect_left(counts, True, key=lambda count: self.has_stop(self.text(count))) :]
+        further = bisect.bisect_left(counts, True, key=lambda count: self.has_stop(self.text(count)))
+        del tokens[counts.start + further :]
 
     def has_stop(self, text: str) -> bool:
         return any(s in text for s in self.stop)
@@ -208,10 +213,15 @@ class TextStream:
 
     def emit(self, text: str) -> str:
         """Returns the part of `text` that has not been emitted yet."""
-        new, self.num_emitted = text[self.num_emitted :], max(self.num_emitted, len(text))
+        new = text[self.num_emitted :]
+        self.num_emitted = max(self.num_emitted, len(text))
         return new
 
 
 def partial_stop_length(text: str, stop: str) -> int:
     """Returns the number of characters at the end of the text that may be the beginning of the stop string."""
-    return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
+    longest = min(len(stop) - 1, len(text))
+    for length in range(longest, 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0

@@ -44,7 +44,8 @@ def start_greedy(
 ) -> tuple[SearchInputs, GreedyState]:
     """Returns the inputs of the steps, and the state before the first one; its cache has room for the prompt only."""
     inputs, cache = prefill(models[0], variables[0], batch, settings)
-    size, room = len(inputs.tokens), ((0, 0), (0, settings.max_new_tokens))
+    size = len(inputs.tokens)
+    room = ((0, 0), (0, settings.max_new_tokens))
     return inputs, GreedyState(
         step=jnp.int32(0),
         tokens=jnp.pad(inputs.tokens, room, constant_values=settings.config.pad_id),
@@ -75,16 +76,20 @@ def greedy_step(
     state: GreedyState,
 ) -> GreedyState:
     """Returns the state with one more token in each active row."""
-    position, is_last = inputs.prefill_length + state.step, state.step + 1 == inputs.max_lengths
-    token, padded = state.tokens[:, position, None], inputs.left_padding
-    logits, cache = models[0].bind(variables[0]).decode_step(token, position, state.cache, inputs.mask, padded)
+    position = inputs.prefill_length + state.step
+    is_last = state.step + 1 == inputs.max_lengths
+    token = state.tokens[:, position, None]
+    model = models[0].bind(variables[0])
+    logits, cache = model.decode_step(token, position, state.cache, inputs.mask, inputs.left_padding)
     logits = known_logits(logits[:, 0].astype(accumulation_dtype(logits)), models[0], config)
     history = TokenHistory(state.tokens, inputs.first_positions, position)
     forced = inputs.first, inputs.beginning
     processed = process_logits(logits, history, state.step, is_last, config, inputs.repetition_penalty, *forced)
-    token = sample_token(processed, inputs.sampling, config.sampling.top_k if config.sampling else 0, state.step)
+    top_k = config.sampling.top_k if config.sampling else 0
+    token = sample_token(processed, inputs.sampling, top_k, state.step)
     log_prob = jnp.take_along_axis(logits, token[:, None], 1)[:, 0] - jax.nn.logsumexp(logits, -1)
-    if (certain := forced_ids(state.step, is_last, config, *forced)) is not None:
+    certain = forced_ids(state.step, is_last, config, *forced)
+    if certain is not None:
         log_prob = jnp.where(certain >= 0, 0, log_prob)
     is_left = jnp.take_along_axis(processed, token[:, None], 1)[:, 0] != -jnp.inf  # else the rules leave no token
     extends = state.active & is_left & ~is_end(token, config)

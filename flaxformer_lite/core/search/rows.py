@@ -132,12 +132,17 @@ class Search:
         time.
         """
         inputs, state = self.start(weights.given, batch, settings=settings)
-        members, active, step = np.arange(len(over)), np.asarray(batch.max_lengths) > 0, 0
+        members = np.arange(len(over))
+        active = np.asarray(batch.max_lengths) > 0
+        step = 0
         pauses = iter(stages(settings.max_new_tokens))
-        room, whole = next(pauses), None
+        room = next(pauses)
+        whole = None
         while whole is None or active.any():
             few = fewer_rows(len(active)) if self.on_one_cpu else 0
-            most = min(room, step + CHUNK_TOKENS if step else 1) if chunks else room
+            most = room
+            if chunks:
+                most = min(room, step + CHUNK_TOKENS if step else 1)
             state, answers = self.advance(
                 weights.laid_out, inputs, state, np.int32(most), np.int32(few), config=settings.config
             )
@@ -149,7 +154,8 @@ class Search:
             if over.any():
                 active = active & ~over[members]
                 state = state._replace(active=state.active & ~over[members])
-            rows, full = len(active), step == room
+            rows = len(active)
+            full = step == room
             is_long = full and step >= LONG_STEPS and self.on_one_cpu
             if is_long or active.sum() <= few:
                 rows = min(rows, max(1 if is_long else FEWEST_ROWS, padded_rows(int(active.sum()))))
@@ -180,7 +186,8 @@ class Search:
         """Compiles the programs for this number of rows and every length of an answer; takes no step."""
         inputs, state = self.start(weights.given, batch, settings=settings)
         for steps in stages(settings.max_new_tokens):
-            order, capacity = np.arange(len(batch.tokens)), self.capacity(inputs, settings, steps)
+            order = np.arange(len(batch.tokens))
+            capacity = self.capacity(inputs, settings, steps)
             inputs, state = self.resized(inputs, state, order, capacity)
             state, _ = self.advance(weights.laid_out, inputs, state, np.int32(0), np.int32(0), config=settings.config)
 

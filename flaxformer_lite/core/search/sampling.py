@@ -60,7 +60,8 @@ def process_logits(
     if config.min_new_tokens and config.eos_ids:
         ends = (jnp.arange(vocab_size)[:, None] == jnp.asarray(config.eos_ids)).any(-1)
         logits = jnp.where(ends & (step < config.min_new_tokens), -jnp.inf, logits)
-    if (forced := forced_ids(step, is_last, config, first, beginning)) is not None:
+    forced = forced_ids(step, is_last, config, first, beginning)
+    if forced is not None:
         only_forced = jnp.where(jnp.arange(vocab_size) == forced[..., None], 0.0, -jnp.inf).astype(logits.dtype)
         logits = jnp.where(forced[..., None] >= 0, only_forced, logits)
     if config.renormalize:
@@ -98,7 +99,9 @@ def mark_ids(ids: Int[Array, "*B W"], mask: Bool[Array, "*#B W"], vocab_size: in
     """Returns True for the ids of the vocabulary that are in `ids` at a position of `mask`."""
     ids = jnp.where(mask, ids, vocab_size)
     rows = ids.reshape(-1, ids.shape[-1])
-    marks = jnp.zeros((len(rows), vocab_size), bool).at[jnp.arange(len(rows))[:, None], rows].set(True, mode="drop")
+    marks = jnp.zeros((len(rows), vocab_size), bool)
+    numbers = jnp.arange(len(rows))[:, None]
+    marks = marks.at[numbers, rows].set(True, mode="drop")
     return marks.reshape(*ids.shape[:-1], vocab_size)
 
 
@@ -112,7 +115,8 @@ def apply_repetition_penalty(
 
 def banned_ngram_tokens(history: TokenHistory, n: int, vocab_size: int) -> Bool[Array, "*B V"]:
     """Returns True for the next tokens that would complete an n-gram that the history already contains."""
-    tokens, start = history.tokens, history.start[..., None]
+    tokens = history.tokens
+    start = history.start[..., None]
     windows = tokens.shape[-1] - n + 1
     first = history.position - n + 2  # the first position of the n-gram that the next token would complete
     matches = (jnp.arange(windows) >= start) & (jnp.arange(windows) + n - 1 <= history.position)
@@ -252,7 +256,8 @@ def top_k(x: Float[Array, "B *K V"], k: int) -> tuple[Float[Array, "B k"], Int[A
 
     Indices count a row's numbers over all axes. Devices that divide the last axis search their own parts, and exchange k numbers.
     """
-    parts, size = tensor_parts(x.shape[-1]), x.shape[-1]
+    parts = tensor_parts(x.shape[-1])
+    size = x.shape[-1]
     if parts == 1:
         return top_k_of_rows(x.reshape(len(x), -1), k)
 

@@ -135,7 +135,9 @@ def prefill(
     The cache has no room for new tokens yet; see `grow_cache`. Under `prompt_attention` "full" the prompt's last token is part of
     the prefill, because the others attend to it. Its slot is dropped: the first step writes the same key and value again.
     """
-    bound, tokens, mask = model.bind(variables), batch.tokens, batch.mask
+    bound = model.bind(variables)
+    tokens = batch.tokens
+    mask = batch.mask
     if model.config.num_encoder_layers:
         start = jnp.full(len(tokens), settings.config.start_id, jnp.int32) if batch.start is None else batch.start
         memory = bound.encode(Inputs(source_tokens=tokens, source_mask=mask))

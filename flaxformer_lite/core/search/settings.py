@@ -158,7 +158,8 @@ class DecodeConfig(Checked, at="decode"):
         """Returns the divisor that `length_penalty` gives the log-probability of an answer; lengths may be arrays."""
         if self.length_penalty == "none":
             return 1
-        return (length if self.length_penalty == "average" else (5 + length) / 6) ** self.alpha
+        base = length if self.length_penalty == "average" else (5 + length) / 6
+        return base**self.alpha
 
     def changed(self, changes: Mapping[str, Any], other_names: Collection[str] = ()) -> "DecodeConfig":
         """Returns the settings with some changed by name.
@@ -166,7 +167,8 @@ class DecodeConfig(Checked, at="decode"):
         Raises: ValueError for a name that is not a setting; the message suggests one of these and of `other_names`.
         """
         names = {field.name for field in dataclasses.fields(self)}
-        if wrong := sorted(changes.keys() - names):
+        wrong = sorted(changes.keys() - names)
+        if wrong:
             near = suggest(wrong[0], [*names, *other_names])
             raise ValueError(f"{wrong[0]} is no setting of decoding: see DecodeConfig and Sampling{near}")
         return dataclasses.replace(self, **changes)

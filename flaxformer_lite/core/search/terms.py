@@ -45,7 +45,8 @@ class RowTerms(NamedTuple):
         missing = jnp.maximum(jnp.expand_dims(self.times, axes) - counts, 0)
         if self.inside is None:
             return missing
-        inside, apart = jnp.expand_dims(self.inside, axes), list[Array]()
+        inside = jnp.expand_dims(self.inside, axes)
+        apart = list[Array]()
         for i in range(missing.shape[-1]):
             of_others = sum((inside[..., i, j] * number for j, number in enumerate(apart)), jnp.int32(0))
             apart.append(jnp.maximum(missing[..., i] - of_others, 0))
@@ -56,7 +57,9 @@ def places_in(term: NeededTokens, other: NeededTokens, going_on: Bool[np.ndarray
     """Returns how often a term stands in another one. A term that must be whole stands only where the next token starts a word."""
     size, last = len(term.ids), len(other.ids)
     ends = [end for end in range(size, last + 1) if other.ids[end - size : end] == term.ids]
-    return sum(not term.whole or (other.whole if end == last else not going_on[other.ids[end]]) for end in ends)
+    if not term.whole:
+        return len(ends)
+    return sum(other.whole if end == last else not going_on[other.ids[end]] for end in ends)
 
 
 def row_terms(rows: Sequence[Forced], batch: int, vocab_size: int) -> RowTerms:
@@ -96,7 +99,8 @@ class Choice(NamedTuple):
 def begun(tokens: Int[Array, "B K R"], end: Int[Array, ""], first: int, terms: RowTerms) -> Bool[Array, "B K M Q"]:
     """Returns True at l, 0 … W, if the l tokens before `end` are the first l of a term and none of them is before `first`."""
     width = terms.tokens.shape[-1]
-    lengths, places = jnp.arange(width + 1)[:, None], jnp.arange(width)
+    lengths = jnp.arange(width + 1)[:, None]
+    places = jnp.arange(width)
     newest = end - width + places
     recent = jnp.where(newest >= first, jnp.take(tokens, jnp.maximum(newest, 0), axis=-1), -2)
     last = recent[:, :, jnp.clip(width - lengths + places, 0, width - 1)]  # for each l, the last l tokens
@@ -194,8 +198,10 @@ def candidates(
     config: DecodeConfig,
 ) -> Continuations:
     """Returns the continuations with the terms that each has; repeated ones, and those without room for all terms, have -inf."""
-    batch, parts = len(token), beams.parts
-    lengths, steps = terms.lengths[:, None, None], jnp.arange(1, parts.shape[-1])
+    batch = len(token)
+    parts = beams.parts
+    lengths = terms.lengths[:, None, None]
+    steps = jnp.arange(1, parts.shape[-1])
     before = jnp.tri(token.shape[-1], k=-1, dtype=bool)
     again = ((token[..., None] == token[..., None, :]) & before).any(-1)
     goes_on = jnp.take_along_axis(terms.going_on, token.reshape(batch, -1), -1).reshape(token.shape)
@@ -206,7 +212,8 @@ def candidates(
     counts = beams.counts[:, :, None] - undone + at_end
     reached = jnp.where((terms.missing(counts) > 0) & ~at_end, reached, 0).max(-1)
     needed = needed_for(counts, terms) - jnp.maximum(reached - at_risk(at_end, counts, terms), 0)
-    ends, left = is_end(token, config), left[:, None, None]
+    ends = is_end(token, config)
+    left = left[:, None, None]
     fits = needed <= jnp.where(ends, 0, jnp.maximum(left - 1, 0))
     return Continuations(
         token=token,
@@ -222,7 +229,8 @@ def best_of(among: Continuations, terms: RowTerms) -> tuple[Choice, Choice]:
     batch, k, per_beam = among.token.shape
     token, scores, ends, bank = (x.reshape(batch, -1) for x in (among.token, among.scores, among.ends, among.bank))
     places = jnp.arange(scores.shape[-1])
-    other, one = scores[:, None], scores[..., None]
+    other = scores[:, None]
+    one = scores[..., None]
     better = (other > one) | ((other == one) & (places < places[:, None]))
     rank = (better & (bank[:, None] == bank[..., None])).sum(-1)
     in_turn = jnp.where(ends | (scores == -jnp.inf), 2**30, rank * (bank.max() + 1) - bank)

@@ -40,7 +40,8 @@ class CharacterTokenizer(Tokenizer):
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
         (characters,) = json_fields(content, "characters", characters=list)
-        if not all(isinstance(c, str) and len(c) == 1 for c in characters) or len({*characters}) < len(characters):
+        are_characters = all(isinstance(text, str) and len(text) == 1 for text in characters)
+        if not are_characters or len(set(characters)) < len(characters):
             raise ValueError('"characters" has other items: each must be a string of length 1, and be in the list once')
         return cls(characters)
 
@@ -48,6 +49,14 @@ class CharacterTokenizer(Tokenizer):
 SINGLE_BYTES = [bytes([byte]) for byte in range(256)]
 BYTE_LABELS = (*SPECIALS, *(chr(byte) if ord(" ") < byte < 127 else f"<0x{byte:02X}>" for byte in range(256)))
 """Visible ASCII characters as they are, any other byte in hexadecimal, as SentencePiece has it."""
+
+
+def byte_spans(text: str) -> list[tuple[int, int]]:
+    """Returns for each byte of a text the span of its character."""
+    spans = list[tuple[int, int]]()
+    for i, character in enumerate(text):
+        spans += [(i, i + 1)] * len(character.encode())
+    return spans
 
 
 class ByteTokenizer(Tokenizer):
@@ -60,8 +69,7 @@ class ByteTokenizer(Tokenizer):
         return [[byte + len(SPECIALS) for byte in text.encode()] for text in texts]
 
     def encode_spans(self, texts: Sequence[str]) -> list[SpannedIds]:
-        places = ([(i, i + 1) for i, c in enumerate(text) for _ in c.encode()] for text in texts)
-        return list(map(SpannedIds, self.encode_batch(texts), places))
+        return list(map(SpannedIds, self.encode_batch(texts), map(byte_spans, texts)))
 
     def _text(self, ids: list[int]) -> str:
         """Returns the text of the bytes. A model may predict invalid UTF-8, which becomes U+FFFD."""

@@ -38,7 +38,8 @@ class Languages(Checked, at="data.languages"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.codes or len(set(self.codes)) < len(self.codes) or any(c.split() != [c] for c in self.codes):
+        has_spaces = any(code.split() != [code] for code in self.codes)
+        if not self.codes or len(set(self.codes)) < len(self.codes) or has_spaces:
             raise ValueError(
                 f"data.languages.codes is {self.codes}: there must be one or more, each once, without white space"
             )
@@ -65,9 +66,10 @@ class Languages(Checked, at="data.languages"):
 
         Raises: ValueError for a code that this run does not have, with the nearest; or for a missing one.
         """
+        usual_source, usual_target = self.direction or ("", "")
+        sides = ("from", source or usual_source, self.source != "none"), ("to", target or usual_target, True)
         codes = []
-        for number, (name, code, needed) in enumerate((("from", source, self.source != "none"), ("to", target, True))):
-            code = code or (self.direction[number] if self.direction else "")
+        for name, code, needed in sides:
             if code:
                 self.check_code(name, code)
             if not code and needed:
@@ -135,7 +137,8 @@ class LanguageTokenizers(Tokenizers):
     @property
     def plain(self) -> "LanguageTokenizers":
         """Tokenizers that add no language token to a source and can decode any answer."""
-        return self.reading_by(Direction((), (), {}), ("", ["", *self.own][-1]))
+        last = list(self.own)[-1] if self.own else ""
+        return self.reading_by(Direction((), (), {}), ("", last))
 
     def reading_by(self, direction: Direction, codes: tuple[str, str]) -> "LanguageTokenizers":
         tokenizers = self.of_codes(codes)
@@ -146,7 +149,8 @@ class LanguageTokenizers(Tokenizers):
 
     def of_codes(self, codes: tuple[str, str]) -> Tokenizers:
         """Returns the tokenizers of the texts of two languages."""
-        return Tokenizers(self.own.get(codes[0], self.base.source), self.own.get(codes[1], self.base.target))
+        source, target = codes
+        return Tokenizers(self.own.get(source, self.base.source), self.own.get(target, self.base.target))
 
     def token_id(self, code: str) -> int:
         """Returns the id of the token of a language. Raises: ValueError if the tokenizer has no such token."""
@@ -165,9 +169,14 @@ class LanguageTokenizers(Tokenizers):
 
     def ids(self, source: str | None, target: str | None) -> Direction:
         """Returns the token ids of a direction. Raises: ValueError as `Languages.checked`."""
-        places, codes = self.languages, self.languages.checked(source, target)
+        places = self.languages
+        codes = self.languages.checked(source, target)
         from_id, to_id = (self.token_id(code) if code else -1 for code in codes)
-        decode: dict[str, Any] = {"first": {"forced_bos_id": to_id}, "start": {"bos_id": to_id}}.get(places.target, {})
+        decode = dict[str, Any]()
+        if places.target == "first":
+            decode["forced_bos_id"] = to_id
+        elif places.target == "start":
+            decode["bos_id"] = to_id
         if self.own:
             decode["num_ids"] = min((i for i in map(self.token_id, self.own) if i > to_id), default=None)
         before: tuple[int, ...] = (from_id,) if places.source == "before" else ()
@@ -202,7 +211,8 @@ class LanguageTokenizers(Tokenizers):
         return super().target_text(tokens[1:] if tokens and tokens[0] in self.firsts else tokens)
 
     def encode_pairs(self, pairs: Sequence[Pair]) -> Iterator[EncodedPair]:
-        if label := next((pair.label for pair in pairs if pair.label), ""):
+        label = next((pair.label for pair in pairs if pair.label), "")
+        if label:
             raise ValueError(
                 f"a pair has the label {cut(repr(label))}, which a translation does not read: leave it out; `languages` of the "
                 "data name the languages of pairs"
@@ -214,15 +224,18 @@ class LanguageTokenizers(Tokenizers):
                 f"data.languages.source is {self.languages.source!r} and .target is {self.languages.target!r}, which are for use "
                 f"alone: train with --data.languages.source {'behind' if self.languages.target == 'start' else 'before'}"
             )
-        encoded = {
-            languages: self.of_codes(self.codes_of(languages)).encode_pairs([pairs[number] for number in numbers])
-            for languages, numbers in groups.items()
-        }
+        encoded = dict[tuple[str, ...], Iterator[EncodedPair]]()
+        for languages, numbers in groups.items():
+            tokenizers = self.of_codes(self.codes_of(languages))
+            encoded[languages] = tokenizers.encode_pairs([pairs[number] for number in numbers])
         for given in pairs:
-            direction, pair = directions[given.languages], next(encoded[given.languages])
-            (before, behind, decode), first = direction, direction.first
+            direction = directions[given.languages]
+            before, behind, decode = direction
+            first = direction.first
+            pair = next(encoded[given.languages])
             if self.target.ends_pairs:
-                end, first = self.target.as_source([]), (decode["bos_id"],)
+                end = self.target.as_source([])
+                first = (decode["bos_id"],)
                 yield EncodedPair([*pair.source, *end, *behind], [*first, *pair.target, *end])
             else:
                 yield EncodedPair([*before, *pair.source], [*first, *pair.target])

@@ -1,6 +1,7 @@
 """The base class of tokenizers. A tokenizer reports its own special ids (`special`), so no other code asks for its kind."""
 
 import copy
+import itertools
 import json
 import operator
 import re
@@ -171,8 +172,9 @@ class Tokenizer(ABC):
 
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
         """Returns the parts of the texts that the vocabulary lacks, in order: here characters, each once."""
-        characters = list(dict.fromkeys(character for text in texts for character in text))
-        return [c for c, ids in zip(characters, self.encode_batch(characters), strict=True) if self.unk_id in ids]
+        characters = list(dict.fromkeys(itertools.chain.from_iterable(texts)))
+        encoded = self.encode_batch(characters)
+        return [character for character, ids in zip(characters, encoded, strict=True) if self.unk_id in ids]
 
     def has_piece(self, i: int) -> bool:
         """Returns whether an id stands for a piece of text."""
