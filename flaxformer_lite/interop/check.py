@@ -110,11 +110,13 @@ def check_ctranslate2(
     source, target = (None, None) if tokenizers is None else (tokenizers.source, tokenizers.target)
     options = {"device": "cpu", "compute_type": "float32"}
     sizes = model.vocab_sizes
-    rows, names = texts(model, decode, sizes[1]), token_names(target, sizes[1])
+    rows = texts(model, decode, sizes[1])
+    names = token_names(target, sizes[1])
     if not model.num_decoder_layers:
         return check_encoder(ctranslate2.Encoder(str(folder), **options), rows, model, decode, params)
     if model.num_encoder_layers:
-        sources, source_names = texts(model, decode, sizes[0]), token_names(source, sizes[0])
+        sources = texts(model, decode, sizes[0])
+        source_names = token_names(source, sizes[0])
         started = rows if end is None else [[decode.start_id, *row] for row in rows]
         results = ctranslate2.Translator(str(folder), **options).score_batch(
             names_of_ids(sources, source_names), names_of_ids(started, names)
@@ -172,9 +174,14 @@ def answers(model: ModelConfig, decode: DecodeConfig, params: PyTree, **inputs: 
 
 
 def log_probs(logits: Float[np.ndarray, "B T V"], ids: list[list[int]]) -> Float[np.ndarray, "B T"]:
-    return np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), np.asarray(ids)[..., None], -1)[..., 0]
+    of_vocabulary = np.asarray(jax.nn.log_softmax(logits))
+    places = np.asarray(ids)[..., None]
+    return np.take_along_axis(of_vocabulary, places, -1)[..., 0]
 
 
 def close(theirs: np.ndarray, ours: np.ndarray) -> bool:
     """Returns whether two outputs are equal but for rounding."""
-    return theirs.shape == ours.shape and bool(np.abs(theirs - ours).max() <= TOLERANCE * np.abs(ours).max())
+    if theirs.shape != ours.shape:
+        return False
+    difference = np.abs(theirs - ours).max()
+    return bool(difference <= TOLERANCE * np.abs(ours).max())

@@ -75,7 +75,8 @@ def export_run(
     Raises: ValueError that lists the settings that CTranslate2 does not support.
     """
     model, decode = config.model, config.decode
-    if wrong := unsupported_settings(model):
+    wrong = unsupported_settings(model)
+    if wrong:
         raise CannotExpress(
             "; ".join(f"{path} is {setting_in_words(x)}" for path, x in wrong.items()), wrong, "CTranslate2"
         )
@@ -388,7 +389,9 @@ def norm_places(model: ModelConfig) -> str | None:
     pre, post = (commands.replace("d", "") for commands in (model.residual.pre, model.residual.post))
     place = {("n", "a"): "pre", ("", "an"): "post", ("n", "na"): "both"}.get((pre, post))
     branches = model.residual.branches
-    return place if branches == "sequential" else branches if place == "pre" else None
+    if branches == "sequential":
+        return place
+    return branches if place == "pre" else None
 
 
 def variables(model: ModelConfig, params: PyTree, room: int) -> Tensors:

@@ -24,7 +24,8 @@ class CannotExpress(ValueError):
 
     def __init__(self, reason: str, settings: Iterable[str] = (), system: str = "") -> None:
         super().__init__(f"{system} has no model like this one: {reason}" if system else reason)
-        self.reason, self.settings = reason, tuple(settings)
+        self.reason = reason
+        self.settings = tuple(settings)
 
     @classmethod
     def of(cls, system: str, error: ValueError) -> "CannotExpress":
@@ -35,7 +36,9 @@ class CannotExpress(ValueError):
 def check_same(model: ModelConfig, theirs: ModelConfig) -> None:
     """Raises: CannotExpress with the settings in which the other system's model differs from ours."""
     expected = compared_settings(theirs)
-    unlike = [pair for path, value in compared_settings(model).items() for pair in unequal(path, value, expected[path])]
+    unlike = list[tuple[str, Any, Any]]()
+    for path, value in compared_settings(model).items():
+        unlike += unequal(path, value, expected[path])
     if unlike:
         reasons = [f"{path} is {value}, not {other}" for path, value, other in unlike]
         raise CannotExpress("; ".join(reasons), [path for path, _, _ in unlike])

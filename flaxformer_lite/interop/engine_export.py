@@ -45,7 +45,8 @@ class Changed(Exception):
 def main(words: list[str]) -> int:
     """Makes the export of the words. Returns an exit status: 0, CHANGED, or another one after a line that tells why."""
     fields, state, output = json.loads(words[0])
-    wanted, loaded = RunWeights(*fields), None
+    wanted = RunWeights(*fields)
+    loaded = None
     try:
         for name in wanted.imports:
             import_named(name)
@@ -72,7 +73,8 @@ def check_whole(loaded: Run, weights: str) -> None:
     """Raises: ValueError if a checkpoint is damaged that might be used instead once it is mended: the export would outlive it."""
     for step in steps_in(loaded.folder.checkpoints):
         may_be_used = step > loaded.step or weights == "best" or weights.startswith("average:")
-        if may_be_used and (reason := loaded.folder.why_damaged(step)):
+        reason = loaded.folder.why_damaged(step) if may_be_used else None
+        if reason:
             raise ValueError(f"checkpoint {step} of {loaded.folder.name} is damaged ({reason}): delete or restore it")
 
 
@@ -96,7 +98,8 @@ def check_read_alike(config: Config) -> None:
 def export_for_engine(loaded: Run, output: Path) -> None:
     """Writes a run as a new folder for the engine. Raises: ValueError if CTranslate2 cannot have it, or answers otherwise."""
     config, params = loaded.config, loaded.params
-    if (lora := config.model.lora) is not None:
+    lora = config.model.lora
+    if lora is not None:
         model = replace(config.model, lora=None)
         config, params = replace(config, model=model), merged(params, lora)
     check_read_alike(config)
@@ -106,7 +109,9 @@ def export_for_engine(loaded: Run, output: Path) -> None:
     ctranslate2.export_run(config, params, None, output, changes=changes)
     check.check_ctranslate2(output, config, params, None, end=pad)
     copy_files(loaded.folder.path, output, TOKENIZER_FILES)
-    model, data, positions = config.model, config.data, ctranslate2.num_positions(config)
+    model = config.model
+    data = config.data
+    positions = ctranslate2.num_positions(config)
     facts = {
         "origin": loaded.origin[0],
         "decode": as_tree(config.decode),

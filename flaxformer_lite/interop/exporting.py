@@ -91,7 +91,8 @@ def export_hf(
         check_prompts_are_causal(loaded, "hf")
         config = loaded.config
         results = loaded.folder.results(loaded.step, weights or config.weights)
-        folder, files = Path(made, "model") if push else Path(output), Path(made, "tokenizer")
+        folder = Path(made, "model") if push else Path(output)
+        files = Path(made, "tokenizer")
         files.mkdir()
         copy_files(loaded.folder.path / "huggingface", files, SENTENCE_FILES)
         notes = write_tokenizer_files(loaded, origin, files)
@@ -118,7 +119,8 @@ def export_hf(
 def write_tokenizer_files(loaded: Run, origin: Mapping[str, object], files: Path) -> list[str]:
     """Copies the files of an imported run's tokenizer, or writes those of another's, with the chat template. Returns notes."""
     copied = copy_hub_files(loaded.folder.path, files)
-    if (origin and loaded.tokenizers is None) or not all(name.endswith(".jinja") for name in copied):
+    only_templates = all(name.endswith(".jinja") for name in copied)
+    if not only_templates or (origin and loaded.tokenizers is None):
         return []
     return write_tokenizers(files, loaded.tokenizers, loaded.config.model, loaded.config.data.max_source_length)
 
@@ -131,23 +133,29 @@ def export_adapters(run: str | Path, output: Path, weights: str | None, family: 
     with Progress() as progress:
         progress.update("exporting")
         loaded = load(run, weights=weights, mesh=MeshConfig())
-        config, start = loaded.config, loaded.config.train.init_from
-        if (lora := config.model.lora) is None:
+        config = loaded.config
+        lora = config.model.lora
+        if lora is None:
             raise ValueError(f"{run} has no adapters (model.lora is None): export it without adapters")
-        if more := [pattern for pattern in config.trainable if pattern not in ADAPTERS and not pattern.startswith("!")]:
+        trained = [pattern for pattern in config.trainable if not pattern.startswith("!")]
+        more = [pattern for pattern in trained if pattern not in ADAPTERS]
+        if more:
             raise ValueError(
                 f"train.trainable names {more[0]!r} besides the adapters: export the merged model, without adapters"
             )
-        origin = read_json((loaded.folder if start is None else open_run(start)).path / "imported.json")
-        origin = origin if origin.get("system") == "hf" and not origin.get("trained") else {}
-        model, merged_params = replace(config.model, lora=None), merged(loaded.params, lora)
+        start = config.train.init_from
+        base = loaded.folder if start is None else open_run(start)
+        origin = read_json(base.path / "imported.json")
+        if origin.get("system") != "hf" or origin.get("trained"):
+            origin = {}
+        model = replace(config.model, lora=None)
+        merged_params = merged(loaded.params, lora)
         chosen = family or origin.get("config", {}).get("model_type")
         theirs = export_like({}, model, merged_params, chosen, heads_of(config))
         kind = family_of(theirs.config["model_type"])
         (architecture,) = theirs.config["architectures"]
-        documents, tensors = peft.adapter_documents(
-            lora, loaded.params, kind.name_map(model, architecture), model, origin.get("weights")
-        )
+        names = kind.name_map(model, architecture)
+        documents, tensors = peft.adapter_documents(lora, loaded.params, names, model, origin.get("weights"))
         saved = {f"{peft.START}{name}": x for name, x in kind.saved_names(tensors, architecture).items()}
         with new_folder(output, {peft.ADAPTER_CONFIG: documents}) as unfinished:
             save_tensors(saved, unfinished / ADAPTER_WEIGHTS, like=unfinished / peft.ADAPTER_CONFIG)
@@ -170,9 +178,11 @@ def export_ctranslate2(
     require_absent(folder, "folder")
     with exporting(run, weights, "ctranslate2") as (loaded, _):
         check_prompts_are_causal(loaded, "ctranslate2")
-        tokenizers = loaded.tokenizers  # in CTranslate2 the tokens of languages are part of a text
-        tokenizers = tokenizers.plain if isinstance(tokenizers, LanguageTokenizers) else tokenizers
-        card = {CARD: taught_by(teachers) + "\n"} if (teachers := loaded.folder.teachers) else {}
+        tokenizers = loaded.tokenizers
+        if isinstance(tokenizers, LanguageTokenizers):
+            tokenizers = tokenizers.plain  # in CTranslate2 the tokens of languages are part of a text
+        teachers = loaded.folder.teachers
+        card = {CARD: taught_by(teachers) + "\n"} if teachers else {}
         count, notes = ctranslate2.export_run(
             loaded.config, loaded.params, tokenizers, folder, weights_dtype, further=card
         )
@@ -194,7 +204,8 @@ def export_file(
     """
     require_absent(Path(output), "file")
     with exporting(run, weights, system) as (loaded, origin):
-        theirs, model = SYSTEMS[system], loaded.config.model
+        theirs = SYSTEMS[system]
+        model = loaded.config.model
         chosen = origin.get("config", {}) if config is None else read_json_object(config)
         settings = theirs.config_for(model) | chosen
         arrays = from_params(loaded.params, theirs.name_map(settings))
@@ -225,13 +236,16 @@ def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tup
     with Progress() as progress:
         progress.update("exporting")
         loaded = load(run, weights=weights, mesh=MeshConfig())
-        lora, model = loaded.config.model.lora, as_used(loaded.config.model)
+        lora = loaded.config.model.lora
+        model = as_used(loaded.config.model)
         params = dict(loaded.params if lora is None else merged(loaded.params, lora))
         params.pop("log_scale", None)
         if model.sentence_embedding is None:
             params.pop("sentence_embedding", None)
         loaded = replace(loaded, config=replace(loaded.config, model=model), params=params)
-        if isinstance(loaded.tokenizers, LanguageTokenizers) and (codes := ", ".join(loaded.tokenizers.own)):
+        tokenizers = loaded.tokenizers
+        if isinstance(tokenizers, LanguageTokenizers) and tokenizers.own:
+            codes = ", ".join(tokenizers.own)
             raise ValueError(
                 f"{run} has a tokenizer of its own for {codes}, and {system} has one for all languages: extend the run "
                 f"without --tokenizer own, or use it here, by `translate` or `serve`"
@@ -292,32 +306,13 @@ def write_hf(
 
     Raises: ValueError that lists the settings that the family cannot express.
     """
-    model, theirs = config.model, origin.get("config", {})
+    model = config.model
     exported = export_like(origin, model, params, model_type, heads_of(config))
     dropped = list(OF_TRAINING) if origin.get("trained") else []
     if config.data.tokenizer is not None and not isinstance(config.data.tokenizer, FromRun):
         dropped += OF_TOKENIZER
     family = family_of(exported.config["model_type"])
-    longest, stated = max(config.objective.longest_row(config.data.longest)), theirs.get(family.length)
-    if origin.get("trained") and type(stated) is int:  # before options and model are compared: it may scale positions
-        stated = max(longest, stated)
-        theirs = {**theirs, family.length: stated}
-    if family.model_type == theirs.get("model_type"):
-        options = carried(theirs, exported.config, family, model, sentence.without_dense(exported.tensors), dropped)
-    else:
-        kept = {name: theirs[name] for name in SPECIAL_IDS if name in theirs and name not in dropped}
-        options = kept | exported.config
-    if family.length and family.model_type != theirs.get("model_type"):
-        options.setdefault(family.length, longest)
-    elif type(stated) is int:
-        options[family.length] = stated
-    options |= written_special_ids(config.decode, model) | class_names(config, theirs)
-    if config.objective.label_threshold is not None:
-        options["problem_type"] = SEVERAL_LABELS
-    elif "problem_type" in theirs:
-        options["problem_type"] = PROBLEMS.get(config.objective.kind, theirs["problem_type"])
-    if config.objective.mask_id is not None:  # an id that the tokenizer's file does not know
-        options["mask_token_id"] = config.objective.mask_id
+    options = config_options(config, origin, exported, family, dropped)
     num_parameters = sum(x.size for x in jax.tree.leaves(params))
     documents: dict[str, Any] = {
         "config.json": options,
@@ -332,12 +327,45 @@ def write_hf(
         notes = export_notes(config.decode)
     documents |= sentence.weight_files(exported.tensors)
     before = sentence.read_steps(files)  # those of the run that this one started from
-    if (steps := sentence.module_steps(model, config.objective, before)) != before:
+    steps = sentence.module_steps(model, config.objective, before)
+    if steps != before:
         documents |= sentence.documents(model, steps, config.data.max_source_length, files)
-        for path in [path for pattern in SENTENCE_FILES for path in files.glob(pattern)]:
-            path.unlink()
+        for pattern in SENTENCE_FILES:
+            for path in list(files.glob(pattern)):
+                path.unlink()
     write_folder(output, documents, sentence.without_dense(exported.tensors), files)
     return len(exported.tensors), notes
+
+
+def config_options(
+    config: Config, origin: Mapping[str, Any], exported: Exported, family: Family, dropped: Sequence[str]
+) -> dict[str, Any]:
+    """Returns `config.json` of a run: the model, special ids, classes, and the settings of the origin but those in `dropped`."""
+    theirs = origin.get("config", {})
+    is_same_family = family.model_type == theirs.get("model_type")
+    longest = max(config.objective.longest_row(config.data.longest))
+    stated = theirs.get(family.length)
+    if origin.get("trained") and type(stated) is int:  # before options and model are compared: it may scale positions
+        stated = max(longest, stated)
+        theirs = {**theirs, family.length: stated}
+    if is_same_family:
+        tensors = sentence.without_dense(exported.tensors)
+        options = carried(theirs, exported.config, family, config.model, tensors, dropped)
+    else:
+        kept = {name: theirs[name] for name in SPECIAL_IDS if name in theirs and name not in dropped}
+        options = kept | exported.config
+    if family.length and not is_same_family:
+        options.setdefault(family.length, longest)
+    elif type(stated) is int:
+        options[family.length] = stated
+    options |= written_special_ids(config.decode, config.model) | class_names(config, theirs)
+    if config.objective.label_threshold is not None:
+        options["problem_type"] = SEVERAL_LABELS
+    elif "problem_type" in theirs:
+        options["problem_type"] = PROBLEMS.get(config.objective.kind, theirs["problem_type"])
+    if config.objective.mask_id is not None:  # an id that the tokenizer's file does not know
+        options["mask_token_id"] = config.objective.mask_id
+    return options
 
 
 def heads_of(config: Config) -> tuple[str, ...]:
@@ -358,7 +386,8 @@ def export_like(
     if model_type is None and theirs is None:
         return first_fitting(model, params, heads=heads)
     family = family_of(model_type or theirs)
-    architecture = origin["architecture"] if family.model_type == theirs and not origin.get("trained") else None
+    is_as_imported = family.model_type == theirs and not origin.get("trained")
+    architecture = origin["architecture"] if is_as_imported else None
     try:
         return export(model, params, family, architecture, heads)
     except CannotExpress as error:
@@ -386,7 +415,8 @@ def export(
     architecture = architecture or family.architecture(model, heads)
     try:
         config = {"model_type": family.model_type, "architectures": [architecture], "dtype": "float32"}
-        config |= label_maps([f"LABEL_{i}" for i in range(model.pooler.num_classes if model.pooler else 0)])
+        num_classes = model.pooler.num_classes if model.pooler else 0
+        config |= label_maps([f"LABEL_{i}" for i in range(num_classes)])
         config |= family.options_for(model)
         names = family.name_map(model, architecture) + sentence.dense_names(model)
         try:
@@ -449,7 +479,8 @@ def distance(model: ModelConfig, family: Family) -> tuple[int, int]:
     except ValueError:
         there = family.template
     unlike = our_shapes(model).keys() ^ our_shapes(there).keys()
-    return sum(not path.startswith(("head", "pooler")) for path in unlike), len(unlike)
+    in_stacks = [path for path in unlike if not path.startswith(("head", "pooler"))]
+    return len(in_stacks), len(unlike)
 
 
 def empty_tensors(names: Sequence[WeightName]) -> Tensors:
@@ -460,18 +491,24 @@ def empty_tensors(names: Sequence[WeightName]) -> Tensors:
 def class_names(config: Config, theirs: Mapping[str, object]) -> dict[str, Any]:
     """Returns the names of the classes: those of the objective, else the imported ones."""
     num_classes = 0 if config.model.pooler is None else config.model.pooler.num_classes
-    if len(names := config.objective.class_names) == num_classes:
+    names = config.objective.class_names
+    if len(names) == num_classes:
         return label_maps(names)
-    maps = {name: theirs.get(name) for name in ("id2label", "label2id")}
-    return {
-        name: labels for name, labels in maps.items() if isinstance(labels, dict) and len(labels) == num_classes > 0
-    }
+    maps = dict[str, Any]()
+    for name in ("id2label", "label2id"):
+        labels = theirs.get(name)
+        if isinstance(labels, dict) and len(labels) == num_classes > 0:
+            maps[name] = labels
+    return maps
 
 
 def label_maps(names: Sequence[str]) -> dict[str, Any]:
     """Returns `id2label` and `label2id`, which also state the number of classes; empty without classes."""
+    if not names:
+        return {}
     by_id = {str(i): name for i, name in enumerate(names)}
-    return {"id2label": by_id, "label2id": {name: i for i, name in enumerate(names)}} if names else {}
+    by_name = {name: i for i, name in enumerate(names)}
+    return {"id2label": by_id, "label2id": by_name}
 
 
 # The systems that a model fits ----------------------------------------------------------------------------------------

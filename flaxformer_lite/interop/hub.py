@@ -162,7 +162,8 @@ def compare(name: HubName, folder: Path, weights: Iterable[str]) -> None:
         path = (folder / file).resolve()
         if not SHA256.fullmatch(path.name):
             continue
-        if (digest := file_digest(path)) != path.name:
+        digest = file_digest(path)
+        if digest != path.name:
             raise ValueError(
                 f"{name}: {file} in the cache is not the file that {constants.ENDPOINT} states "
                 f"(SHA-256 {digest}, stated {path.name}): delete {path}, and import it again"
@@ -195,8 +196,11 @@ def fetch(name: HubName, revision: str | None, files: Sequence[str]) -> Path:
 def cached(name: HubName, reason: str) -> tuple[Path, str]:
     """Returns what `download` returns, from nothing but the cache. Raises: ValueError if the cache lacks a file."""
     folder = cached_config(name, reason)
-    first = stored(folder, WEIGHTS, INDEX, ADAPTER_WEIGHTS) or Path(ADAPTER_WEIGHTS if is_adapter(folder) else WEIGHTS)
-    files = {first.name} if first.suffix != ".json" else set(read_json(first).get("weight_map", {}).values())
+    usual = Path(ADAPTER_WEIGHTS if is_adapter(folder) else WEIGHTS)
+    first = stored(folder, WEIGHTS, INDEX, ADAPTER_WEIGHTS) or usual
+    files = {first.name}
+    if first.suffix == ".json":
+        files = set(read_json(first).get("weight_map", {}).values())
     missing = sorted(file for file in files if not (folder / file).exists())
     if missing:
         raise ValueError(
@@ -308,7 +312,8 @@ def ask(function: Callable[..., Any], *words: object, **options: object) -> Any:
         TypeError,
         ValueError,
     ) as error:
-        hub, reason = constants.ENDPOINT, " ".join(str(error).split()) or type(error).__name__
+        hub = constants.ENDPOINT
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{hub} does not answer as a hub does ({cut(reason)}): check HF_ENDPOINT") from None
 
 
@@ -322,7 +327,8 @@ def hub_errors(name: HubName) -> Iterator[None]:
     except errors.OfflineModeIsEnabled:
         raise ValueError("HF_HUB_OFFLINE is set: unset it") from None
     except BROKEN as error:
-        if isinstance(cause := error.__cause__, errors.HfHubHTTPError):
+        cause = error.__cause__
+        if isinstance(cause, errors.HfHubHTTPError):
             raise ValueError(refusal(name, cause)) from None
         reason = " ".join(str(cause or error).split()) or type(error).__name__
         remedy = "give the same command again, it continues and keeps complete files"

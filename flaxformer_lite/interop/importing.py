@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jaxtyping import PyTree
@@ -126,10 +126,13 @@ def translation_prompt(
     if tokenizers is None or not loaded.model.continues_texts:
         return None
     templates = filter(None, (read_chat_template(folder, tokenizers.target) for folder in folders))
-    if (template := next(templates, None)) is None:
+    template = next(templates, None)
+    if template is None:
         return None
-    names = [origin, *(str(loaded.config.get(name)) for name in ("model_type", "_name_or_path"))]
-    return SOURCE_ALONE if template.reads_codes else preset(" ".join(Path(name).name for name in names))
+    if template.reads_codes:
+        return SOURCE_ALONE
+    names = [origin, str(loaded.config.get("model_type")), str(loaded.config.get("_name_or_path"))]
+    return preset(" ".join(Path(name).name for name in names))
 
 
 def copy_tokenizer(base: Path, adapters: Path | None, has_own: bool, output: Path, follow_links: bool) -> None:
@@ -172,7 +175,8 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
     """
     weights, config_file = str(weights), str(config)
     check_new_run(run)
-    theirs, settings = SYSTEMS[system], read_json_object(config_file)
+    theirs = SYSTEMS[system]
+    settings = read_json_object(config_file)
     with Progress() as progress:
         progress.update(f"importing {weights}")
         try:
@@ -180,7 +184,8 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
         except ValueError as error:
             raise with_path(config_file, error) from None
         try:
-            arrays, renamed = unwrapped(read_weights(weights), {name for weight in names for name in weight.names})
+            known = set[str]().union(*(weight.names for weight in names))
+            arrays, renamed = unwrapped(read_weights(weights), known)
             params = to_params(arrays, names, model)
         except ValueError as error:
             raise with_path(weights, error) from None
@@ -197,7 +202,8 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
 
 
 def report_import(params: PyTree, names: Sequence[WeightName], run: str | Path) -> None:
-    count, arrays = sum(x.size for x in jax.tree.leaves(params)), sum(len(weight.names) for weight in names)
+    count = sum(x.size for x in jax.tree.leaves(params))
+    arrays = sum(len(weight.names) for weight in names)
     note(f"{count:,} parameters in {arrays} arrays are in {run}")
 
 
@@ -208,8 +214,8 @@ def with_path(path: str, error: ValueError) -> ValueError:
 
 def older_special_ids(settings: Mapping[str, object]) -> DecodeConfig:
     """Returns the special ids of an older system's config, or this package's defaults."""
-    theirs = {"pad_id": ("pad_idx", "src_pad_idx"), "bos_id": ("bos_idx",)}
-    ids: dict[str, Any] = {ours: settings[name] for ours, names in theirs.items() for name in names if name in settings}
+    theirs = {"pad_idx": "pad_id", "src_pad_idx": "pad_id", "bos_idx": "bos_id"}
+    ids: dict[str, Any] = {ours: settings[name] for name, ours in theirs.items() if name in settings}
     if "eos_idx" in settings:
         ids["eos_ids"] = (settings["eos_idx"],)
     return DecodeConfig(**ids)
@@ -227,7 +233,9 @@ def objective(imported: Imported, tokenizers: Tokenizers | None) -> Objectives:
         return imported.metric.objective
     num_classes = 0 if imported.model.pooler is None else imported.model.pooler.num_classes
     labels, mask = imported.config.get("id2label"), imported.config.get("mask_token_id")
-    names = [str(labels.get(str(i), i) if isinstance(labels, dict) else i) for i in range(num_classes)]
+    if not isinstance(labels, dict):
+        labels = {}
+    names = [str(labels.get(str(i), i)) for i in range(num_classes)]
     if (
         tokenizers is None
         or tokenizers.source.mask_id is not None
@@ -235,11 +243,12 @@ def objective(imported: Imported, tokenizers: Tokenizers | None) -> Objectives:
         or not tokenizers.source.vocab_size <= mask < imported.model.vocab_size
     ):
         mask = None
-    several = imported.config.get("problem_type") == SEVERAL_LABELS
-    finds_answers = imported.architecture.endswith(ANSWERING)
-    return default_objective(
-        imported.model, names, mask, "places" if finds_answers else "several" if several else "one"
-    )
+    labels_of_text: Literal["one", "several", "places"] = "one"
+    if imported.architecture.endswith(ANSWERING):
+        labels_of_text = "places"
+    elif imported.config.get("problem_type") == SEVERAL_LABELS:
+        labels_of_text = "several"
+    return default_objective(imported.model, names, mask, labels_of_text)
 
 
 def target_language(folder: Path, source: str, model: ModelConfig, config: Mapping[str, object]) -> str | None:
@@ -259,7 +268,8 @@ def data_config(imported: Imported, tokenizers: Tokenizers | None, run: str, lan
 
     An encoder is mostly tuned on short texts, often a few hundred: its batches have 32 rows of 32 tokens, 8 of 128 and more.
     """
-    limit, small = imported.max_length or DataConfig.max_source_length, not imported.model.num_decoder_layers
+    limit = imported.max_length or DataConfig.max_source_length
+    small = not imported.model.num_decoder_layers
     one = tokenizers is None or (tokenizers.target is tokenizers.source and imported.model.target_vocab_size is None)
     return DataConfig(
         tokenizer=None if tokenizers is None else FromRun(path=run),

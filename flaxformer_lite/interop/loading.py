@@ -24,12 +24,15 @@ def imported(name: str) -> str:
     """
     model = hub_name(name)
     if model is None:
-        version, source, short = folder_version(Path(name)), name, Path(name).resolve().name
+        version = folder_version(Path(name))
+        source = name
+        short = Path(name).resolve().name
     else:
         from flaxformer_lite.interop.hub import commit_of  # with the library for it
 
         version = commit_of(model)
-        source, short = f"{HUB}{model.repo}@{version}", model.repo.replace("/", "--")
+        source = f"{HUB}{model.repo}@{version}"
+        short = model.repo.replace("/", "--")
     place = cache_root() / "models" / f"{short}-{version[:12]}"
     if place.is_dir():
         return str(place)

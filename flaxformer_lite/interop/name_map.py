@@ -35,10 +35,14 @@ class Layout(Enum):
     """An additional first axis of length 1."""
 
     def to_ours(self, x: np.ndarray) -> np.ndarray:
-        return x if self is Layout.SAME else x.T if self is Layout.TRANSPOSED else x[0]
+        if self is Layout.TRANSPOSED:
+            return x.T
+        return x if self is Layout.SAME else x[0]
 
     def to_theirs(self, x: np.ndarray) -> np.ndarray:
-        return x if self is Layout.SAME else x.T if self is Layout.TRANSPOSED else x[None]
+        if self is Layout.TRANSPOSED:
+            return x.T
+        return x if self is Layout.SAME else x[None]
 
 
 class WeightName(NamedTuple):
@@ -103,7 +107,8 @@ def prefixed(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]
 
 def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list[WeightName]:
     """Returns the parameters of the model that the table names."""
-    shapes, weights = our_shapes(model), []
+    shapes = our_shapes(model)
+    weights = []
     for key, theirs in names.items():
         before, _, rest = key.partition("{")
         choices, _, after = rest.partition("}")
@@ -111,7 +116,9 @@ def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list
         modules = [f"{before}{choice}{after}" for choice in choices.replace("|", ",").split(",")]
         for leaf, end in leaves.ends(of_norm=f"{modules[0]}/scale" in shapes).items():
             paths = [f"{module}{leaf}" for module in modules if f"{module}{leaf}" in shapes]
-            start, columns = 0, np.arange(sum(shapes[path][-1] for path in paths)).reshape(groups, -1)
+            num_columns = sum(shapes[path][-1] for path in paths)
+            columns = np.arange(num_columns).reshape(groups, -1)
+            start = 0
             for path in paths:
                 layout = leaves.layout if path.endswith("/kernel") else Layout.SAME
                 name, layout = theirs if isinstance(theirs, Tensor) else (theirs + end, layout)
@@ -119,12 +126,20 @@ def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list
                 places = slice(start, stop) if groups == 1 else columns[:, start:stop].ravel()
                 weight = WeightName(path, (name,), layout, places if len(modules) > 1 else None)
                 if weight.stacked:
-                    layers, heads = range(shapes[path][0]), range(shapes[path][1] if "{n}" in name else 1)
-                    numbered = (name.replace("{i}", str(i)).replace("{n}", str(n)) for i in layers for n in heads)
-                    weight = weight._replace(names=tuple(numbered))
+                    weight = weight._replace(names=names_in_stack(name, shapes[path]))
                 weights.append(weight)
                 start = stop
     return weights
+
+
+def names_in_stack(name: str, shape: Sequence[int]) -> tuple[str, ...]:
+    """Returns a name for each layer, or for each head of each layer, of a parameter of a stack with this shape."""
+    names = list[str]()
+    for i in range(shape[0]):
+        of_layer = name.replace("{i}", str(i))
+        heads = range(shape[1] if "{n}" in name else 1)
+        names += [of_layer.replace("{n}", str(n)) for n in heads]
+    return tuple(names)
 
 
 # Names of wrapped models ---------------------------------------------------------------------------------------------
@@ -140,20 +155,30 @@ def renamings(weights: NumpyArrays) -> Iterator[tuple[Tensors, str]]:
     first. No two weights get the same name.
     """
     yield dict(weights), ""
-    inner = {name: ".".join(word for word in name.split(".") if word not in WRAPPERS) for name in weights}
-    parts = {word for name in weights for word in name.split(".")}
-    wrappers = [f"{word}." for word in WRAPPERS if word in parts]
-    starts = Counter(name[: i + 1] for name in inner.values() for i, letter in enumerate(name) if letter == ".")
+    inner = dict[str, str]()
+    seen = set[str]()
+    for name in weights:
+        words = name.split(".")
+        seen.update(words)
+        inner[name] = ".".join(word for word in words if word not in WRAPPERS)
+    wrappers = [f"{word}." for word in WRAPPERS if word in seen]
+    starts = Counter[str]()
+    for name in inner.values():
+        starts.update(name[: i + 1] for i, letter in enumerate(name) if letter == ".")
     usual = sorted((start for start, number in starts.items() if 2 * number >= len(weights)), key=len)
     for start in ["", *usual]:
         renamed = {name.removeprefix(start): weights[theirs] for theirs, name in inner.items()}
-        if len(renamed) == len(weights) and (left_out := [*wrappers, *([start] if start else [])]):
+        left_out = [*wrappers, start] if start else wrappers
+        if len(renamed) == len(weights) and left_out:
             yield renamed, f"the names of the arrays are read without {' and '.join(map(repr, left_out))}"
 
 
 def unwrapped(weights: NumpyArrays, known: Set[str]) -> tuple[NumpyArrays, str]:
     """Returns the weights under names that are all known, with the note of `renamings`; as they are where no renaming fits."""
-    return next(((renamed, note) for renamed, note in renamings(weights) if renamed.keys() <= known), (weights, ""))
+    for renamed, note in renamings(weights):
+        if renamed.keys() <= known:
+            return renamed, note
+    return weights, ""
 
 
 # Both directions ------------------------------------------------------------------------------------------------------
@@ -167,38 +192,33 @@ def to_params(weights: NumpyArrays, names: Sequence[WeightName], model: ModelCon
     """
     check_sizes(weights, model)
     wanted = {name: x.shape for name, x in from_params(placeholders(model), names).items()}
-    missing, left, present = (
-        wanted.keys() - weights.keys(),
-        weights.keys() - wanted.keys(),
-        wanted.keys() & weights.keys(),
-    )
-    wide = listed(
-        "not float32, float16 or bfloat16",
-        (f"{x} ({weights[x].dtype})" for x in present if weights[x].dtype.name not in NARROW),
-    )
-    others = [
-        listed("missing", (f"{name} {wanted[name]}" for name in missing)),
-        listed("left over", (f"{name} {weights[name].shape}" for name in left)),
-        listed(
-            "of another shape",
-            (
-                f"{x} ({weights[x].shape}, the config needs {wanted[x]})"
-                for x in present
-                if weights[x].shape != wanted[x]
-            ),
-        ),
-    ]
-    if reasons := [complaint for complaint in (*others, wide) if complaint]:
+    missing = [f"{name} {shape}" for name, shape in wanted.items() if name not in weights]
+    left = weights.keys() - wanted.keys()
+    left_over = [f"{name} {weights[name].shape}" for name in left]
+    wide_ones, unlike = list[str](), list[str]()
+    for name in wanted.keys() & weights.keys():
+        x = weights[name]
+        if x.dtype.name not in NARROW:
+            wide_ones.append(f"{name} ({x.dtype})")
+        if x.shape != wanted[name]:
+            unlike.append(f"{name} ({x.shape}, the config needs {wanted[name]})")
+    wide = listed("not float32, float16 or bfloat16", wide_ones)
+    complaints = [listed("missing", missing), listed("left over", left_over), listed("of another shape", unlike), wide]
+    reasons = [complaint for complaint in complaints if complaint]
+    if reasons:
         why = "convert them" if reasons == [wide] else "the weights and the config are of different models"
         if any(".lora_" in name for name in left):
             why = "adapters are not read: merge them into the weights, as by PEFT's merge_and_unload"
         raise ValueError("; ".join(reasons) + f": {why}")
-    if damaged := listed("with a NaN or an infinity", (name for name in wanted if not is_finite(weights[name]))):
+    damaged = listed("with a NaN or an infinity", (name for name in wanted if not is_finite(weights[name])))
+    if damaged:
         raise ValueError(f"{damaged}: the file is damaged, or its training failed; get another copy")
-    params, shapes = {}, our_shapes(model)
+    params = {}
+    shapes = our_shapes(model)
     for weight in names:
         ours = [weight.layout.to_ours(np.asarray(weights[name], np.float32)) for name in weight.names]
-        ours = ours if weight.part is None else [x[..., weight.part] for x in ours]
+        if weight.part is not None:
+            ours = [x[..., weight.part] for x in ours]
         params[weight.path] = np.stack(ours).reshape(shapes[weight.path]) if weight.stacked else ours[0]
     return unflatten_dict(params, sep="/")
 
@@ -211,24 +231,30 @@ def from_params(params: PyTree, names: Sequence[WeightName]) -> Tensors:
     flat = flatten_dict(params, sep="/")
     paths = {weight.path for weight in names}
     complaints = [listed("without a name in that system", flat.keys() - paths), listed("missing", paths - flat.keys())]
-    if reasons := [complaint for complaint in complaints if complaint]:
+    reasons = [complaint for complaint in complaints if complaint]
+    if reasons:
         raise ValueError("; ".join(reasons) + ": it cannot hold this model")
     parts: dict[str, list[tuple[slice | np.ndarray | None, np.ndarray]]] = {}
-    layouts = {name: weight.layout for weight in names for name in weight.names}
+    layouts = dict[str, Layout]()
     for weight in names:
+        layouts |= dict.fromkeys(weight.names, weight.layout)
         array = np.asarray(flat[weight.path])
         if weight.stacked and len(weight.names) != len(array):
             array = array.reshape(len(weight.names), *array.shape[2:])
-        for name, x in zip(weight.names, array if weight.stacked else (array,), strict=True):
+        arrays = array if weight.stacked else (array,)
+        for name, x in zip(weight.names, arrays, strict=True):
             parts.setdefault(name, []).append((weight.part, x))
     return {name: layouts[name].to_theirs(fused(columns)) for name, columns in parts.items()}
 
 
 def fused(parts: Sequence[tuple[slice | np.ndarray | None, np.ndarray]]) -> np.ndarray:
     """Returns the array that has these columns, one after the other or at their indices; a single one as it is."""
-    whole = parts[0][1] if len(parts) == 1 else np.concatenate([x for _, x in parts], -1)
+    arrays = [x for _, x in parts]
+    whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, -1)
     indices = [places for places, _ in parts if isinstance(places, np.ndarray)]
-    return whole[..., np.argsort(np.concatenate(indices))] if indices else whole
+    if not indices:
+        return whole
+    return whole[..., np.argsort(np.concatenate(indices))]
 
 
 def check_sizes(weights: NumpyArrays, model: ModelConfig) -> None:
@@ -237,8 +263,10 @@ def check_sizes(weights: NumpyArrays, model: ModelConfig) -> None:
     layers = () if model.share_layers else ("num_encoder_layers", "num_decoder_layers")
     limits = dict.fromkeys(layers, (len(weights), "arrays"))
     sizes = ("d_model", "embedding_width", "num_heads", "d_ff", "vocab_size", "output_size", "num_token_types")
-    for name, (most, what) in (limits | dict.fromkeys(sizes, (numbers, "numbers"))).items():
-        if (size := getattr(model, name)) > most:
+    limits |= dict.fromkeys(sizes, (numbers, "numbers"))
+    for name, (most, what) in limits.items():
+        size = getattr(model, name)
+        if size > most:
             raise ValueError(
                 f"model.{name} is {size}, but the weights are {most:,} {what}: the config does not fit them"
             )
@@ -261,6 +289,11 @@ def our_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def listed(what: str, names: Iterable[str]) -> str:
     """Returns a complaint that lists the names, at most 8 of them; empty without names."""
-    shown_names = sorted(names)
-    shown = ", ".join(map(cut, shown_names[:8])) + (f" and {len(shown_names) - 8} more" if len(shown_names) > 8 else "")
-    return f"{len(shown_names)} array{'s' if len(shown_names) > 1 else ''} {what}: {shown}" if shown_names else ""
+    in_order = sorted(names)
+    number = len(in_order)
+    if number == 0:
+        return ""
+    shown = ", ".join(map(cut, in_order[:8]))
+    if number > 8:
+        shown += f" and {number - 8} more"
+    return f"{number} array{'s' if number > 1 else ''} {what}: {shown}"

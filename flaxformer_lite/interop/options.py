@@ -122,11 +122,15 @@ class Options:
         for name, value in (only or {}).items():
             if name not in self._asked:
                 self.only(name, value)
-        left = [f"{name}.{inner}" for name, group in self._groups.items() for inner in group.finish(rules=rules)]
+        left = list[str]()
+        for name, group in self._groups.items():
+            left += [f"{name}.{inner}" for inner in group.finish(rules=rules)]
         for name in sorted(self._values.keys() - self._asked - set(harmless)):
-            if self.has(name) and (rules is None or name in rules):
+            if not self.has(name):
+                continue
+            if rules is None or name in rules:
                 raise self.wrong(name, UNKNOWN if rules is None else rules[name])
-            left += [cut(name)] if self.has(name) else []
+            left.append(cut(name))
         return left
 
     def wrong(self, name: str, rule: str) -> ValueError:
@@ -271,7 +275,10 @@ def read_table(table: Iterable[Entry], options: Options, template: object) -> Dr
 
 def write_table(table: Iterable[Entry], config: object) -> dict[str, Any]:
     """Returns the options for a config of ours. Raises: ValueError for a setting that the other system cannot express."""
-    return {name: value for entry in table for name, value in entry.write(config).items()}
+    options = dict[str, Any]()
+    for entry in table:
+        options |= entry.write(config)
+    return options
 
 
 def lookup(config: object, path: str) -> object:

@@ -101,14 +101,17 @@ def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
         meta, after = _handle(table, len(table) - _FOOTER_SIZE)
         index, _ = _handle(table, after)
         list(_block(path, table, meta))  # empty, but damage in it is damage of the file
-        rows = list(_rows(path, table, [_handle(at, 0)[0] for _, at in _block(path, table, index)]))
+        blocks = [_handle(at, 0)[0] for _, at in _block(path, table, index)]
+        rows = list(_rows(path, table, blocks))
         if not rows or rows[0][0]:
             raise ValueError(f"{path}: a table without the header of a checkpoint: name the index of a checkpoint")
         header = _fields(rows[0][1])
         if header.get(2, [0])[0]:
             raise ValueError(f"{path}: big-endian numbers; save the checkpoint again on a little-endian machine")
-        names = [key.decode(errors="backslashreplace") for key, _ in rows]
-        entries = {name: _entry(path, cut(name), value) for name, (_, value) in zip(names[1:], rows[1:], strict=True)}
+        entries = dict[str, _Entry]()
+        for key, value in rows[1:]:
+            name = key.decode(errors="backslashreplace")
+            entries[name] = _entry(path, cut(name), value)
         return int(header.get(1, [0])[0]), entries
     except (LookupError, TypeError):
         raise ValueError(f"{path}: an entry cannot be decoded: name the index of a checkpoint") from None
@@ -124,7 +127,9 @@ def _entry(path: Path, name: str, entry: bytes) -> _Entry:
     if 7 in fields or number not in _DTYPES:
         what = "is partitioned" if 7 in fields else f"is of TensorFlow's DataType {number}"
         raise ValueError(f"{path}: {name} {what}: {_SAVE_AGAIN}")
-    sizes = [_fields(size).get(1, [0])[0] for shape in fields.get(2, []) for size in _fields(shape).get(2, [])]
+    sizes = list[int]()
+    for shape in fields.get(2, []):
+        sizes += [_fields(size).get(1, [0])[0] for size in _fields(shape).get(2, [])]
     shard, offset, size, crc = (fields.get(field, [0])[0] for field in (3, 4, 5, 6))
     described = _Entry(_DTYPES[number], tuple(sizes), shard, offset, size, crc)
     if size != math.prod(sizes) * described.dtype.itemsize:
@@ -160,7 +165,8 @@ def _rows(path: Path, table: bytes, blocks: list[tuple[int, int]]) -> Iterator[t
 
     Raises: ValueError where the table unfolds to far more than its size, as no writer makes it.
     """
-    held, most = 0, most_unpacked(len(table)) if len(set(blocks)) == len(blocks) else 0
+    held = 0
+    most = most_unpacked(len(table)) if len(set(blocks)) == len(blocks) else 0
     for block in blocks:
         for key, value in _block(path, table, block):
             held += len(key) + len(value)
@@ -176,7 +182,8 @@ def _block(path: Path, table: bytes, handle: tuple[int, int]) -> Iterator[tuple[
     entry = number of bytes shared with the previous key, of further bytes, of the value; then the bytes themselves
     """
     offset, size = handle
-    block, kind = table[offset : offset + size], table[offset + size : offset + size + 1]
+    block = table[offset : offset + size]
+    kind = table[offset + size : offset + size + 1]
     masked_crc = int.from_bytes(table[offset + size + 1 : offset + size + 5], "little")
     if not kind or _masked(crc32c(block + kind)) != masked_crc:
         raise ValueError(f"{path}: bytes {offset} to {offset + size} are damaged (checksum differs); {_COPY_AGAIN}")
@@ -216,9 +223,14 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
             value, at = _varint(message, at)
             fields.setdefault(tag >> 3, []).append(value)
             continue
-        size, at = _varint(message, at) if tag & 7 == 2 else ({1: 8, 5: 4}[tag & 7], at)
-        content, at = message[at : at + size], at + size
-        fields.setdefault(tag >> 3, []).append(content if tag & 7 == 2 else int.from_bytes(content, "little"))
+        is_bytes = tag & 7 == 2
+        if is_bytes:
+            size, at = _varint(message, at)
+        else:
+            size = {1: 8, 5: 4}[tag & 7]
+        content = message[at : at + size]
+        at = at + size
+        fields.setdefault(tag >> 3, []).append(content if is_bytes else int.from_bytes(content, "little"))
     if at != len(message):
         raise IndexError
     return fields

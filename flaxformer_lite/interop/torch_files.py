@@ -94,9 +94,10 @@ class Machine(pickle._Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> object:
-        if (name := f"{module}.{name}") not in KNOWN:
-            raise NotPlain(f"it asks for {cut(name)}, and no code of a file is run")
-        return KNOWN[name]
+        full_name = f"{module}.{name}"
+        if full_name not in KNOWN:
+            raise NotPlain(f"it asks for {cut(full_name)}, and no code of a file is run")
+        return KNOWN[full_name]
 
     def persistent_load(self, pid: Any) -> Storage:
         _, dtype, key, _, _, *views = pid
@@ -146,8 +147,11 @@ def read_pickles(content: memoryview) -> tuple[dict[str, StoredTensor], BytesOf]
     _, _, system = (Machine(file).load() for _ in range(3))
     if not system["little_endian"]:
         raise NotPlain("its numbers are big-endian")
-    tensors, keys, end = state_dict(file), Machine(file).load(), file.tell()
-    dtypes, parts = dict(x.storage for x in tensors.values()), {}
+    tensors = state_dict(file)
+    keys = Machine(file).load()
+    end = file.tell()
+    dtypes = dict(x.storage for x in tensors.values())
+    parts = {}
     for key in keys:
         begin = end + 8
         end = begin + struct.unpack_from("<q", content, end)[0] * dtypes[str(key)].itemsize
@@ -158,7 +162,8 @@ def read_pickles(content: memoryview) -> tuple[dict[str, StoredTensor], BytesOf]
 def state_dict(file: io.BytesIO) -> dict[str, StoredTensor]:
     """Returns the state dict that the next pickle describes. Raises: NotPlain that names what else is in it."""
     tree = Machine(file).load()
-    if others := [str(name) for name, x in tree.items() if not isinstance(x, StoredTensor)]:
+    others = [str(name) for name, x in tree.items() if not isinstance(x, StoredTensor)]
+    if others:
         raise NotPlain(f"it holds {cut(', '.join(others))}, which are not tensors")
     return tree
 

@@ -74,7 +74,8 @@ def read_archive(path: str) -> dict[str, np.ndarray]:
             )
         with np.load(path, allow_pickle=False) as entries:
             arrays = {name: entries[name] for name in entries.files}
-        if strays := [name for name, x in arrays.items() if not isinstance(x, np.ndarray)]:
+        strays = [name for name, x in arrays.items() if not isinstance(x, np.ndarray)]
+        if strays:
             raise ValueError(f"{strays[0]} is not an array: save only arrays")  # NumPy gives its bytes
     except Exception as error:  # zipfile, zlib and NumPy raise whatever the damage leads to, a MemoryError among them
         reason = cut(str(error)) or type(error).__name__

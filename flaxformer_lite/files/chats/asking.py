@@ -84,7 +84,8 @@ class Asking(Form):
             )
         for name in given.keys() - self.named:
             note_once(f"the message of this run does not name the language of {LANGUAGES[name]}")
-        translation, tokenizers = replace(self.translation, **given), self.tokenizers
+        translation = replace(self.translation, **given)
+        tokenizers = self.tokenizers
         if isinstance(tokenizers, ChatTokenizers):
             tokenizers = replace(tokenizers, translation=translation)
         return replace(self, tokenizers=tokenizers, translation=translation)
@@ -121,7 +122,8 @@ class Asking(Form):
         A text whose prompt is too long loses its end.
         """
         self.check_languages()
-        places, rows = [i for i, text in enumerate(texts) if text.strip()], [list[int]() for _ in texts]
+        places = [i for i, text in enumerate(texts) if text.strip()]
+        rows = [list[int]() for _ in texts]
         asked = self.prompts([Conversation(self.messages(texts[i])) for i in places])
         for i, ids in zip(places, asked, strict=True):
             if len(ids) > self.most:
@@ -142,10 +144,11 @@ class Asking(Form):
         Raises: ValueError if no pair has one.
         """
         questions = [self.question(pair) for pair in pairs]
-        short = [one if one is None or len(one.ids) <= self.most else None for one in questions]
-        if left_out := questions.count(None) - short.count(None):
+        short = [question if question and len(question.ids) <= self.most else None for question in questions]
+        too_long = short.count(None) - questions.count(None)
+        if too_long:
             warn_once(
-                f"{counted(-left_out, 'prompt')} of more than {self.most} tokens (data.max_target_length): not answered"
+                f"{counted(too_long, 'prompt')} of more than {self.most} tokens (data.max_target_length): not answered"
             )
         if not any(short):
             raise ValueError(
@@ -158,12 +161,17 @@ class Asking(Form):
         try:
             messages, tools = self.translation.conversation(pair, self.template.reads_codes)
             last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=0)
-            reference = in_line(without_thoughts(flat_message(messages[last])["content"], "").strip())
-            (ids,) = self.prompts([Conversation(messages[:last], tools)]) if reference and last else ([],)
+            answer = flat_message(messages[last])["content"]
+            reference = in_line(without_thoughts(answer, "").strip())
+            if not reference or not last:
+                return None
+            (ids,) = self.prompts([Conversation(messages[:last], tools)])
         except ValueError:  # training has told of it
             return None
+        if not ids:
+            return None
         is_translation = bool(pair[0]) and (self.translation != SOURCE_ALONE or self.template.reads_codes)
-        return AskedPair(ids, pair[0] if is_translation else None, reference) if ids else None
+        return AskedPair(ids, pair[0] if is_translation else None, reference)
 
     # Answers ------------------------------------------------------------------------------------------------------------
 
@@ -175,7 +183,10 @@ class Asking(Form):
             end = self.template.whole_prompt(turn, add_generation_prompt=False).rpartition(PROBE)[2].lstrip()
         except ValueError:  # a template with a form of its own, whose model names its ends
             return None
-        return encode_marked([end], self.tokenizer)[0].ids[0] if end.startswith((EOS, *self.template.special)) else None
+        if not end.startswith((EOS, *self.template.special)):
+            return None
+        (encoded,) = encode_marked([end], self.tokenizer)
+        return encoded.ids[0]
 
     def settings(self, changes: Mapping[str, object]) -> DecodeConfig:
         """Returns the settings of an answer, which ends where the template ends one; a search, unless `changes` sample."""
@@ -244,8 +255,11 @@ def translation_in(answer: str, source: str, target_language: str = "", left_out
         text = first
         left_out("\n\n".join(more))
     inside = text[1:-1].strip()
-    is_quoted = len(text) > 2 and text[-1] in QUOTATION_MARKS.get(text[0], "") and not {text[0], text[-1]} & {*inside}
-    return inside if is_quoted and not QUOTED.search(source) else text
+    if len(text) > 2 and not QUOTED.search(source):
+        opening, closing = text[0], text[-1]
+        if closing in QUOTATION_MARKS.get(opening, "") and opening not in inside and closing not in inside:
+            return inside
+    return text
 
 
 def without_thoughts(answer: str, source: str) -> str:

@@ -33,6 +33,7 @@ from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.base.sealed_files import text_digest
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.core.text.pairs import ANSWER_FLAGS, EncodedPair, Extent, Pair
+from flaxformer_lite.core.text.tokenizer import Sealed
 from flaxformer_lite.files.chats.messages import Message
 from flaxformer_lite.files.chats.translation_prompt import CODES, SOURCE_ALONE, TranslationPrompt
 from flaxformer_lite.files.text.json_objects import read_any_json
@@ -108,7 +109,8 @@ class Namespace(jinja2.utils.Namespace):
     """`namespace` without names that begin with an underscore."""
 
     def __init__(*arguments: object, **named: Any) -> None:  # `self` is a name that a template may use
-        self, given = arguments[0], dict(*arguments[1:], **named)
+        self = arguments[0]
+        given = dict(*arguments[1:], **named)
         for name in given:
             Namespace.check(name)
         jinja2.utils.Namespace.__init__(self, given)
@@ -155,7 +157,10 @@ class ChatTemplate:
     def __init__(
         self, source: str, tokens: Mapping[str, str], special: Sequence[str] = (), tools_source: str | None = None
     ) -> None:
-        self.source, self.tokens, self.special, self.tools_source = source, tokens, tuple(special), tools_source
+        self.source = source
+        self.tokens = tokens
+        self.special = tuple(special)
+        self.tools_source = tools_source
         self._compiled: dict[str, jinja2.Template] = {}
         self._marks: dict[str, bool] = {}
         self._readings: dict[Any, TemplateReading] = {}
@@ -203,9 +208,9 @@ class ChatTemplate:
         end = text.rfind(CONTINUES_TAG.strip())
         if final.strip() not in text.replace(INERT, "").replace(BREAK, "") or end < 0:
             raise ValueError("the chat template changes the last message: leave out continue_final_message")
-        return (
-            text[:end] if text.startswith(CONTINUES_TAG, end) else text[:end].rstrip()
-        )  # a template may trim a message
+        if text.startswith(CONTINUES_TAG, end):
+            return text[:end]
+        return text[:end].rstrip()  # the template trims the message
 
     def conversation(
         self,
@@ -226,9 +231,11 @@ class ChatTemplate:
         text = self._written(messages, tools=tools, strftime_now=TRAINING_DATE.strftime)
         if ANSWER not in text and answers and not self._marks_answers(tools):
             wanted = answers[-1:] if last_only else answers
-            return self._compared(text, messages, tools, [i for i in wanted if weights[i]])
+            learned = [i for i in wanted if weights[i]]
+            return self._compared(text, messages, tools, learned)
         pieces = re.split(f"([{ANSWER}{END}])", text)
-        marks, blocks = pieces[1::2], len(pieces) // 4
+        marks = pieces[1::2]
+        blocks = len(marks) // 2
         if marks != [ANSWER, END] * blocks:
             raise ValueError(
                 "the chat template changes the text that it has in {% generation %}: write it out unchanged"
@@ -239,10 +246,10 @@ class ChatTemplate:
                 f"the chat template has {blocks} parts in {{% generation %}} for {len(answers)} answers, so their weights cannot "
                 "be obeyed: leave out the weights, or put each answer into one part"
             )
-        for number in range(blocks):
-            is_last = number == blocks - 1
-            if (last_only and not is_last) or number in unlearned:
-                pieces[4 * number + 1] = pieces[4 * number + 3] = ""
+        if last_only:
+            unlearned |= set(range(blocks - 1))
+        for number in unlearned:
+            pieces[4 * number + 1] = pieces[4 * number + 3] = ""  # its two marks
         return "".join(pieces)
 
     def _marks_answers(self, tools: Sequence[object] | None) -> bool:
@@ -265,7 +272,8 @@ class ChatTemplate:
         An answer ends with its special token: white space after that is no part of it.
         """
         write = functools.partial(self._written, tools=tools, strftime_now=TRAINING_DATE.strftime)
-        marked, limit = text, len(text)
+        marked = text
+        limit = len(text)
         for i in reversed(wanted):
             place = nested_answer(text, messages, i, write) or located_answer(text, messages, i, write)
             if place is None or place[1] > limit:
@@ -277,7 +285,8 @@ class ChatTemplate:
             ends = text[start:end].rstrip()
             if ends.endswith((*self.special, BOS, EOS)):
                 end = start + len(ends)
-            marked, limit = marked[:start] + ANSWER + marked[start:end] + END + marked[end:], start
+            marked = marked[:start] + ANSWER + marked[start:end] + END + marked[end:]
+            limit = start
         return marked
 
     # What a template leaves out -------------------------------------------------------------------------------------------
@@ -299,12 +308,14 @@ class ChatTemplate:
         if reading.lost:
             raise ValueError(reading.lost[0])
         rewritten = in_form(messages, reading.form)
-        ignored = list[str]()
-        for field, role in {
-            (field, message["role"]): None for message in rewritten for field in further_fields(message)
-        }:
-            if not self._reads_field(field, role, rewritten, tools):
-                ignored.append(f"the field {field!r} of messages of the role {role!r}")
+        further = dict[tuple[str, str], None]()  # in the order of the messages
+        for message in rewritten:
+            further |= dict.fromkeys((field, message["role"]) for field in further_fields(message))
+        ignored = [
+            f"the field {field!r} of messages of the role {role!r}"
+            for field, role in further
+            if not self._reads_field(field, role, rewritten, tools)
+        ]
         return FittedConversation(rewritten, tools, (*reading.unread, *ignored), tuple(ignored))
 
     def whole_prompt(
@@ -332,15 +343,9 @@ class ChatTemplate:
             except ValueError:  # a refusal of the messages themselves is reported when their own text is written
                 readings.append(None)
                 continue
-            is_whole = WHOLE not in text and ascii(WHOLE)[1:-1] not in text
-            lowered = text.lower()
-            there = [is_whole and word in lowered for word in words]
-            missing = [word for word, is_there in zip(words.values(), there, strict=True) if not is_there]
-            lost = [reason for reason, is_needed in missing if is_needed]
-            readings.append(
-                TemplateReading(form, tuple(lost), tuple(dict.fromkeys(r for r, is_needed in missing if not is_needed)))
-            )
-            if not missing:
+            reading = reading_of(text, form, words)
+            readings.append(reading)
+            if not reading.lost and not reading.unread:
                 break
         whole = [reading for reading in readings if reading is not None and not reading.lost]
         if whole:
@@ -352,10 +357,7 @@ class ChatTemplate:
         says_something = any(message.get(field) for message in messages if message["role"] == role)
         key = field, role, says_something  # a template may read `prefix` only where it is true
         if key not in self._read_fields:
-            without = [
-                {name: value for name, value in message.items() if (name, message["role"]) != (field, role)}
-                for message in messages
-            ]
+            without = [without_field(message, field, role) for message in messages]
             text = self._written(messages, tools=tools)
             try:
                 self._read_fields[key] = text != self._written(without, tools=tools)
@@ -379,13 +381,12 @@ class ChatTemplate:
                 "a message or a tool has a character between U+FDD0 and U+FDEF, which no text may have: leave it out"
             )
         known["tools"] = self._as_text(known["tools"])
-        known["documents"] = known["documents"] and [
-            {self._as_text(name): self._as_text(value, alone=True) for name, value in document.items()}
-            for document in known["documents"]
-        ]
+        if known["documents"]:
+            known["documents"] = [self._as_document(document) for document in known["documents"]]
         known |= {name: token for name, token in self.tokens.items() if token}
         try:
-            text = self._compiled[source].render(messages=[self._as_read(message) for message in messages], **known)
+            read = [self._as_read(message) for message in messages]
+            text = self._compiled[source].render(messages=read, **known)
             text.encode()  # fails for half a surrogate pair, which no tokenizer reads
         except MemoryError:
             raise
@@ -394,18 +395,26 @@ class ChatTemplate:
         if ESCAPED in text and ESCAPED not in given:  # a template that writes an object as Python does
             text = text.replace(ESCAPED, INERT)
         # No other program's model knows PLAIN_TEMPLATE, so the pieces of an answer can begin where those of its prompt end.
-        return text.replace(ANSWER, BREAK + ANSWER) if source == PLAIN_TEMPLATE else text
+        if source == PLAIN_TEMPLATE:
+            return text.replace(ANSWER, BREAK + ANSWER)
+        return text
+
+    def _as_document(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a document with marks in its texts."""
+        return {self._as_text(name): self._as_text(value, alone=True) for name, value in document.items()}
 
     def _as_read(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a message as a template gets it: with marks in the texts of others, and reasoning under two names."""
-        trusted = {"role": message["role"]} if re.fullmatch(r"[\w-]+", message["role"]) else {}
-        if message["role"] in TRUSTED_ROLES and "content" in message:
-            trusted["content"] = message["content"]
-        fields = {
-            self._as_text(name): trusted[name] if name in trusted else self._as_text(value, alone=True)
-            for name, value in message.items()
-            if name != "weight"
-        }
+        role = message["role"]
+        trusted = set[str]()
+        if re.fullmatch(r"[\w-]+", role):
+            trusted.add("role")
+        if role in TRUSTED_ROLES:
+            trusted.add("content")
+        fields = dict[str, Any]()
+        for name, value in message.items():
+            if name != "weight":
+                fields[self._as_text(name)] = value if name in trusted else self._as_text(value, alone=True)
         reasoning = fields.get("reasoning_content")
         return fields if reasoning is None else {"thinking": reasoning, **fields}
 
@@ -433,15 +442,17 @@ class SpecialNames:
     """The names of special tokens, their beginnings and their ends."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.whole = re.compile(f"(?=(?:{'|'.join(map(re.escape, names))}))(.)", flags=re.DOTALL)
+        any_name = "|".join(map(re.escape, names))
+        self.whole = re.compile(f"(?=(?:{any_name}))(.)", flags=re.DOTALL)
         self.names = tuple(names)
-        self.begins = {name[:n] for name in names for n in range(1, len(name))}
-        self.ends = {name[n:] for name in names for n in range(1, len(name))}
-        self.first, self.last, self.longest = (
-            {name[0] for name in names},
-            {name[-1] for name in names},
-            max(map(len, names)),
-        )
+        self.begins = set[str]()
+        self.ends = set[str]()
+        for name in names:
+            self.begins |= {name[:n] for n in range(1, len(name))}
+            self.ends |= {name[n:] for n in range(1, len(name))}
+        self.first = {name[0] for name in names}
+        self.last = {name[-1] for name in names}
+        self.longest = max(map(len, names))
 
     def marked(self, text: str, within: bool) -> str:
         """Returns a text with marks, so that no name is read in it or across its ends, whatever stands before and behind it.
@@ -453,13 +464,14 @@ class SpecialNames:
         if not body:
             return text
         start = text.index(body[0])
-        stop, sizes = start + len(body), range(1, min(self.longest, len(body) + 1))
+        stop = start + len(body)
+        sizes = range(1, min(self.longest, len(body) + 1))
         places = {match.end() for match in self.whole.finditer(text)}
         if not self.first.isdisjoint(body[-self.longest :]):
             places |= {stop - n + 1 for n in sizes if body[-n:] in self.begins}
-        is_within = within and len(body) < self.longest and any(body in name for name in self.names)
-        ends = not self.last.isdisjoint(body[: self.longest]) and any(body[:n] in self.ends for n in sizes)
-        if is_within or ends:
+        if within and len(body) < self.longest and any(body in name for name in self.names):
+            places.add(start)
+        if not self.last.isdisjoint(body[: self.longest]) and any(body[:n] in self.ends for n in sizes):
             places.add(start)
         for place in sorted(places, reverse=True):
             text = text[:place] + INERT + text[place:]
@@ -482,8 +494,10 @@ def tagged(message: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     content = message["content"]
     if isinstance(content, str):
         return content, {**message, "content": content + CONTINUES_TAG}
-    text = content[-1]["text"]
-    return text, {**message, "content": [*content[:-1], {**content[-1], "text": text + CONTINUES_TAG}]}
+    last_part = content[-1]
+    text = last_part["text"]
+    last = {**last_part, "text": text + CONTINUES_TAG}
+    return text, {**message, "content": [*content[:-1], last]}
 
 
 # Answers without marks --------------------------------------------------------------------------------------------------
@@ -500,7 +514,9 @@ def nested_answer(
         before, upto = write(messages[:i], add_generation_prompt=True), write(messages[: i + 1])
     except ValueError:  # the template may refuse a part of the conversation, such as one without a question
         return None
-    return (len(before), len(upto)) if upto.startswith(before) and text.startswith(upto) else None
+    if upto.startswith(before) and text.startswith(upto):
+        return len(before), len(upto)
+    return None
 
 
 def located_answer(
@@ -520,26 +536,33 @@ def located_answer(
         return None
     if len(around) != 2 or len(alone) != 2:
         return None
-    (before, behind), end = around, alone[1]
+    before, behind = around
+    end = alone[1]
     if not behind.startswith(end) or not text.endswith(behind) or len(behind) > len(text):
         return None
     gap = before
-    if i and isinstance(messages[i - 1]["content"], str) and messages[i - 1]["content"].strip():
+    question = messages[i - 1]["content"] if i else ""
+    if isinstance(question, str) and question.strip():
         previous = {**messages[i - 1], "content": PROBE}
         gap = write([*messages[: i - 1], previous, answer, *messages[i + 1 :]]).split(PROBE)[-2]
-    last, start = gap.rfind(header), len(before)
+    start = len(before)
+    last = gap.rfind(header)
     if last >= 0:
         start -= len(gap) - last - len(header)
     else:  # the prompt may open more than the text has: what both have in common is the header
-        sizes = [n for n in range(len(header)) if gap.endswith(header[:n]) and re.search(r"\w", header[:n])]
-        if not sizes:
+        beginnings = [header[:n] for n in range(len(header))]
+        common = [beginning for beginning in beginnings if gap.endswith(beginning) and re.search(r"\w", beginning)]
+        if not common:
             return None
+        lacking = header.removeprefix(common[-1])
         warn_once(
-            f"the chat template ends a prompt with {header[sizes[-1] :]!r}, which the text of this answer lacks: a model does not "
+            f"the chat template ends a prompt with {lacking!r}, which the text of this answer lacks: a model does not "
             "learn what follows it"
         )
     stop = len(text) - len(behind) + len(end)
-    return (start, stop) if start <= stop and text.startswith(before[:start]) else None
+    if start <= stop and text.startswith(before[:start]):
+        return start, stop
+    return None
 
 
 def header_of(messages: Sequence[Mapping[str, object]], write: WriteMessages) -> str:
@@ -578,6 +601,21 @@ class TemplateReading(NamedTuple):
     unread: tuple[str, ...]
 
 
+def reading_of(text: str, form: tuple[str, ...], words: Mapping[str, tuple[str, bool]]) -> TemplateReading:
+    """Returns the reading that the text of a conversation shows. words: as `probed` returns them."""
+    is_whole = WHOLE not in text and ascii(WHOLE)[1:-1] not in text
+    lowered = text.lower()
+    lost, unread = list[str](), list[str]()
+    for word, (reason, is_needed) in words.items():
+        if is_whole and word in lowered:
+            continue
+        if is_needed:
+            lost.append(reason)
+        elif reason not in unread:
+            unread.append(reason)
+    return TemplateReading(form, tuple(lost), tuple(unread))
+
+
 def flat_message(message: Message) -> Message:
     content = message["content"]
     if isinstance(content, str):
@@ -587,7 +625,9 @@ def flat_message(message: Message) -> Message:
 
 def in_parts(message: Message) -> Message:
     content = message["content"]
-    return message | {"content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+    if not isinstance(content, str):
+        return message
+    return message | {"content": [{"type": "text", "text": content}]}
 
 
 def with_calls(message: Message, change: Callable[[Message], Message]) -> Message:
@@ -597,9 +637,23 @@ def with_calls(message: Message, change: Callable[[Message], Message]) -> Messag
 
 def with_json(call: Message) -> Message:
     """Returns a call whose arguments are JSON."""
-    function, arguments = call["function"], call["function"]["arguments"]
+    function = call["function"]
+    arguments = call["function"]["arguments"]
     written = arguments if isinstance(arguments, str) else template_json(arguments)
     return call | {"function": function | {"arguments": written}}
+
+
+def bare_call(call: Message) -> Message:
+    """Returns the function of a call, with the id of the call."""
+    own_fields = {"id": call["id"]} if "id" in call else {}
+    return own_fields | call["function"]
+
+
+def with_reasoning(message: Message) -> Message:
+    """Returns a message whose reasoning has both of its names."""
+    if "reasoning_content" not in message:
+        return message
+    return message | {"reasoning": message["reasoning_content"]}
 
 
 def with_role(message: Message, role: str, other: str) -> Message:
@@ -610,12 +664,8 @@ FORMS: dict[str, Callable[[Message], Message]] = {
     "joined": flat_message,
     "in parts": in_parts,
     "with JSON": lambda message: with_calls(message, with_json),
-    "bare": lambda message: with_calls(
-        message, lambda call: {name: call[name] for name in ("id",) if name in call} | call["function"]
-    ),
-    "reasoning": lambda message: (
-        message | {"reasoning": message["reasoning_content"]} if "reasoning_content" in message else message
-    ),
+    "bare": lambda message: with_calls(message, bare_call),
+    "reasoning": with_reasoning,
     "developer as system": functools.partial(with_role, role="developer", other="system"),
     "function as tool": functools.partial(with_role, role="function", other="tool"),
     "observation as tool": functools.partial(with_role, role="observation", other="tool"),
@@ -625,14 +675,14 @@ FORMS: dict[str, Callable[[Message], Message]] = {
 
 def forms_of(messages: Sequence[Message]) -> Iterator[tuple[str, ...]]:
     """Yields the forms in which the messages differ, first that of the messages unchanged."""
-    roles = ("developer as system",), ("function as tool",), ("observation as tool",)
-    together = ("joined", "in parts"), ("with JSON", "bare"), ("reasoning",), *roles
-    choices: list[list[tuple[str, ...]]] = [[(), *((name,) for name in names)] for names in together]
-    kept = [
-        [form for form in choice if not form or any(FORMS[form[0]](message) != message for message in messages)]
-        for choice in choices
-    ]
-    return (sum(chosen, ()) for chosen in itertools.product(*kept))
+    alternatives = [("joined", "in parts"), ("with JSON", "bare"), ("reasoning",)]
+    alternatives += [("developer as system",), ("function as tool",), ("observation as tool",)]
+    choices = []
+    for names in alternatives:
+        changing = [name for name in names if any(FORMS[name](message) != message for message in messages)]
+        choices.append(["", *changing])
+    for chosen in itertools.product(*choices):
+        yield tuple(filter(None, chosen))
 
 
 def in_form(messages: Sequence[Message], form: Sequence[str]) -> list[Message]:
@@ -652,13 +702,22 @@ def further_fields(message: Message) -> list[str]:
 def shape_of(message: Message) -> tuple[object, ...]:
     """Returns the facts that decide how a template reads a message, besides its texts."""
     content = message["content"]
-    kind: object = (
-        bool(content.strip()) if isinstance(content, str) else [bool(item["text"].strip()) for item in content]
-    )
-    calls = [isinstance(call["function"]["arguments"], str) for call in message.get("tool_calls", ())]
-    empty = [not call["function"]["arguments"] for call in message.get("tool_calls", ())]
-    fields = message["role"], kind, calls, empty, sorted(message)
-    return tuple(map(str, fields))
+    if isinstance(content, str):
+        have_text: object = bool(content.strip())
+    else:
+        have_text = [bool(item["text"].strip()) for item in content]
+    arguments = [call["function"]["arguments"] for call in message.get("tool_calls", ())]
+    are_json = [isinstance(value, str) for value in arguments]
+    are_empty = [not value for value in arguments]
+    facts = message["role"], have_text, are_json, are_empty, sorted(message)
+    return tuple(map(str, facts))
+
+
+def without_field(message: Message, field: str, role: str) -> Message:
+    """Returns a message without a field if it has this role; a message of another role unchanged."""
+    if message["role"] != role:
+        return message
+    return {name: value for name, value in message.items() if name != field}
 
 
 def probed(
@@ -675,15 +734,18 @@ def probed(
         words[placeholder] = reason, is_needed
         return placeholder
 
+    def probe_text(text: str, reason: str) -> str:
+        return word(reason) if text.strip() else text
+
     probes = []
     for number, message in enumerate(messages, 1):
         content = message["content"]
         lost = f"the chat template leaves out the text of message {number}, of the role {message['role']!r}"
         if isinstance(content, list):
-            texts = [word(lost) if item["text"].strip() else item["text"] for item in content]
-            probe = message | {"content": [{"type": "text", "text": text, WHOLE: True} for text in texts]}
+            parts = [{"type": "text", "text": probe_text(item["text"], lost), WHOLE: True} for item in content]
+            probe = message | {"content": parts}
         else:
-            probe = message | {"content": word(lost) if content.strip() else content}
+            probe = message | {"content": probe_text(content, lost)}
         if message.get("reasoning_content"):
             probe["reasoning_content"] = word("the reasoning of answers", is_needed=False)
         calls = []
@@ -696,17 +758,20 @@ def probed(
             elif arguments:
                 arguments = word(lost)
             calls.append(call | {"function": {"name": word(lost), "arguments": arguments}})
-        probes.append(probe | ({"tool_calls": calls} if calls else {}))
-    read = None
+        if calls:
+            probe["tool_calls"] = calls
+        probes.append(probe)
+    probe_tools = None
     if tools:
-        read = [renamed_tool(tool, word("tools", is_needed=False)) for tool in tools]
-    return probes, read, words
+        probe_tools = [renamed_tool(tool, word("tools", is_needed=False)) for tool in tools]
+    return probes, probe_tools, words
 
 
 def renamed_tool(tool: Any, name: str) -> object:
     """Returns a tool with another name."""
-    if isinstance(tool.get("function"), Mapping):
-        return {**tool, "function": {**tool["function"], "name": name}}
+    function = tool.get("function")
+    if isinstance(function, Mapping):
+        return {**tool, "function": {**function, "name": name}}
     return {**tool, "name": name}
 
 
@@ -731,34 +796,46 @@ def encode_marked(texts: Sequence[str], tokenizer: Tokenizer) -> list[EncodedCha
     """
     special = {BOS: tokenizer.bos_id, EOS: tokenizer.eos_id}
     sealed = tokenizer.sealed
-    rows: list[
-        list[tuple[str, bytearray]]
-    ] = []  # the segments that are read one by one, each character with its `answers`
-    for text in texts:
-        row, is_answer, segment, flags = [], False, "", bytearray()
-        for piece in (*sealed.pattern.split(text), BREAK):
-            if piece in (ANSWER, END):
-                is_answer = piece == ANSWER
-            elif piece == BREAK or piece in special:
-                row += [(segment, flags), ("" if piece == BREAK else piece, bytearray([is_answer]))]
-                segment, flags = "", bytearray()
-            elif piece != INERT:
-                piece = sealed.names.get(piece, piece)
-                segment += piece
-                flags += bytes([is_answer]) * len(piece)
-        rows.append([item for item in row if item[0]])
-    segments = [segment for row in rows for segment, _ in row if segment not in special]
-    encoded = iter(sealed.tokenizer.encode_spans(segments))
+    rows = [marked_segments(text, sealed) for text in texts]
+    plain = [segment for row in rows for segment, _ in row if segment not in special]
+    encoded = iter(sealed.tokenizer.encode_spans(plain))
     chats = []
     for row in rows:
         chat = EncodedChat([], [])
         for segment, flags in row:
-            ids, spans = ([special[segment]], [(0, 1)]) if segment in special else next(encoded)
-            chat.ids.extend(ids)  # type: ignore[arg-type]  # a mark stands for an id
-            counts = [0, *itertools.accumulate(flags)]
-            chat.answers.extend([counts[stop] > counts[start] for start, stop in spans])
+            if segment in special:
+                chat.ids.append(special[segment])  # type: ignore[arg-type]  # a mark stands for an id
+                chat.answers.append(bool(flags[0]))
+                continue
+            ids, spans = next(encoded)
+            chat.ids.extend(ids)
+            chat.answers.extend([any(flags[start:stop]) for start, stop in spans])
         chats.append(chat)
     return chats
+
+
+def marked_segments(text: str, sealed: Sealed) -> list[tuple[str, bytearray]]:
+    """Returns the segments of a text that are read one by one, and for each character 1 if it belongs to an answer, else 0.
+
+    A mark for a special id is a segment of its own.
+    """
+    segments = list[tuple[str, bytearray]]()
+    segment, flags = "", bytearray()
+    is_answer = False
+    for piece in sealed.pattern.split(text):
+        if piece in (ANSWER, END):
+            is_answer = piece == ANSWER
+        elif piece in (BREAK, BOS, EOS):
+            segments.append((segment, flags))
+            segment, flags = "", bytearray()
+            if piece != BREAK:
+                segments.append((piece, bytearray([is_answer])))
+        elif piece != INERT:
+            name = sealed.names.get(piece, piece)
+            segment += name
+            flags += bytes([is_answer]) * len(name)
+    segments.append((segment, flags))
+    return [(segment, flags) for segment, flags in segments if segment]
 
 
 @dataclass(frozen=True)
@@ -801,14 +878,17 @@ class ChatTokenizers(Tokenizers):
                 read.append(self._read(pair))
             except ValueError:  # reported with its file and line, by `refusal`
                 read.append(None)
-        encoded = iter(encode_marked([text for _, text in filter(None, read)], self.target))
+        texts = [text for _, text in filter(None, read)]
+        encoded = iter(encode_marked(texts, self.target))
         for conversation in read:
             if conversation is None:
                 yield EncodedPair([], [], extent=Extent.REFUSED)
                 continue
-            chat, extent = next(encoded), Extent.WHOLE
+            chat = next(encoded)
+            extent = Extent.WHOLE
             if len(chat.ids) > self.most:
-                chat, extent = self._cut(conversation[0]), Extent.CUT
+                chat = self._cut(conversation[0])
+                extent = Extent.CUT
             yield EncodedPair([], chat.ids, extent=extent, arrays={ANSWER_FLAGS: np.array(chat.answers, np.bool)})
 
     def _read(self, pair: Pair) -> tuple[FittedConversation, str]:
@@ -832,7 +912,9 @@ class ChatTokenizers(Tokenizers):
         system = next((i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
         last = max((i for i, role in enumerate(roles) if role == "assistant"), default=0)
         turns = [i for i in range(system, last) if roles[i] == "user"]
-        for head, starts in ((messages[:system], [i for i in turns if i > system]), ([], turns if system else [])):
+        with_system = messages[:system], [i for i in turns if i > system]
+        without_system = list[Message](), turns if system else []
+        for head, starts in (with_system, without_system):
 
             def read(start: int, head: list[Message] = head) -> EncodedChat | None:
                 try:
@@ -846,7 +928,10 @@ class ChatTokenizers(Tokenizers):
                 return chat is not None and len(chat.ids) <= self.most
 
             number = bisect.bisect_left(starts, True, key=fits)
-            if number < len(starts) and (chat := read(starts[number])) is not None:
+            if number == len(starts):
+                continue
+            chat = read(starts[number])
+            if chat is not None:
                 return chat
         return EncodedChat([], [])
 
@@ -855,7 +940,10 @@ def leaves_out_thoughts(text: str, messages: Sequence[Message]) -> bool:
     """Returns whether thoughts in the content of an answer are not in the text."""
     texts = [flat_message(message)["content"] for message in messages]
     thinking = [content.strip() for content in texts if THOUGHTS in content]
-    written, place = MARK.sub("", text) if thinking else "", 0
+    if not thinking:
+        return False
+    written = MARK.sub("", text)
+    place = 0
     for content in thinking:  # answers stand in the text in their order
         place = written.find(content, place)
         if place < 0:
@@ -887,12 +975,15 @@ def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | Non
 
 def template_sources(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns the chat templates of a folder by name; those in its files take the place of those in its settings."""
-    listed, files = settings.get("chat_template"), dict[str, str]()
-    for file in (folder / CHAT_TEMPLATE, *sorted((folder / "additional_chat_templates").glob("*.jinja"))):
+    files = dict[str, str]()
+    further = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    for file in (folder / CHAT_TEMPLATE, *further):
         if file.is_file():
-            files[DEFAULT_TEMPLATE if file.name == CHAT_TEMPLATE else file.stem] = file.read_text(encoding="utf-8")
+            name = DEFAULT_TEMPLATE if file.name == CHAT_TEMPLATE else file.stem
+            files[name] = file.read_text(encoding="utf-8")
     if DEFAULT_TEMPLATE in files:
         return files
+    listed = settings.get("chat_template")
     if isinstance(listed, list):  # several by name
         listed = {one["name"]: one["template"] for one in listed}
     if isinstance(listed, str):
@@ -912,10 +1003,17 @@ def chat_template(
 def own_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     """Returns the special tokens by name. BOS and EOS are marks if the tokenizer does not read them as one token."""
     ids = zip(TOKENS, (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.unk_id), strict=True)
-    pieces = {name: (i, tokenizer.piece(i)) for name, i in ids if i is not None}
     marks = {"bos_token": BOS, "eos_token": EOS}
-    tokens = {name: piece if tokenizer.encode(piece) == [i] else marks.get(name) for name, (i, piece) in pieces.items()}
-    return {name: piece for name, piece in tokens.items() if piece is not None}
+    tokens = dict[str, str]()
+    for name, i in ids:
+        if i is None:
+            continue
+        piece = tokenizer.piece(i)
+        if tokenizer.encode(piece) == [i]:
+            tokens[name] = piece
+        elif name in marks:
+            tokens[name] = marks[name]
+    return tokens
 
 
 def read_object(file: Path) -> dict[str, object]:

@@ -13,6 +13,7 @@ Fields that are null count as absent at every depth, since a column of structs h
 template unchanged; `ChatTemplate.fitted` finds out whether it reads them.
 """
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -49,7 +50,7 @@ PART_FIELDS = {
     "tool_result": ("tool_use_id", "content", "is_error"),
 }
 """The fields that are read of a part, by its type. A field of another type may be present without a value."""
-ALL_PART_FIELDS = {field for fields in PART_FIELDS.values() for field in fields}
+ALL_PART_FIELDS = set(itertools.chain.from_iterable(PART_FIELDS.values()))
 SILENT = ("annotations", "cache_control", "citations", "id", "index", "signature")
 """Fields of messages and parts that belong to no text: notes of the program that wrote them."""
 
@@ -179,20 +180,26 @@ def read_message(raw: object, name: str) -> list[Message]:
     if calling:
         content, given["function_call"] = None, value_in_json(content)
     parts = read_parts(content, name)
-    refusal, texts = given.pop("refusal", None), parts.texts
+    texts = parts.texts
+    refusal = given.pop("refusal", None)
     if refusal:
         if any(texts) or not isinstance(refusal, str):
             raise ValueError(f"{name} has a content and a refusal {str(refusal)[:60]!r}: leave one of them out")
         texts = [refusal]
     message: Message = {"role": "assistant" if calling else ROLE_NAMES.get(role.lower(), role)}
-    whole = len(texts) == 1 and (refusal or not isinstance(content, list))
-    message["content"] = texts[0] if whole else [{"type": "text", "text": text} for text in texts] if texts else ""
+    if not texts:
+        message["content"] = ""
+    elif len(texts) == 1 and (refusal or not isinstance(content, list)):
+        message["content"] = texts[0]
+    else:
+        message["content"] = [{"type": "text", "text": text} for text in texts]
     thought = opening_thought("".join(texts))
     in_content = {"a part with reasoning": "".join(parts.reasoning), "<think> in its content": thought}
     reasoning = take(given, "reasoning_content", name, in_content)
     if reasoning and not thought:  # a thought in the content is not repeated
         message["reasoning_content"] = reasoning
-    if calls := [*read_calls(given, name), *parts.calls]:
+    calls = read_calls(given, name) + parts.calls
+    if calls:
         message["tool_calls"] = calls
     weight = take(given, "weight", name)
     if weight is not None:
@@ -259,9 +266,11 @@ def read_parts(content: object, name: str) -> Parts:
         kind = fields.get("type", "text") if isinstance(fields, Mapping) else type(item).__name__
         match kind:
             case "text" | "input_text" | "output_text" | "refusal":
-                text, into = fields.get("refusal" if kind == "refusal" else "text"), parts.texts
+                text = fields.get("refusal" if kind == "refusal" else "text")
+                into = parts.texts
             case "thinking" | "reasoning":
-                text, into = fields.get("thinking", fields.get("text")), parts.reasoning
+                text = fields.get("thinking", fields.get("text"))
+                into = parts.reasoning
                 if fields.get("text", text) not in (text, ""):
                     raise ValueError(f"{name} has a part with thinking and text, which differ: leave one of them out")
             case "tool_use":
@@ -288,12 +297,15 @@ def read_parts(content: object, name: str) -> Parts:
 
 def read_calls(fields: Message, name: str) -> list[Message]:
     """Removes the calls from the fields of a message, and returns them. Raises: ValueError for one without a name."""
-    calls, single = value_in_json(fields.pop("tool_calls", None)), fields.pop("function_call", None)
-    calls = [calls] if isinstance(calls, Mapping) else calls or []
+    calls = value_in_json(fields.pop("tool_calls", None))
+    if isinstance(calls, Mapping):
+        calls = [calls]
+    calls = calls or []
     if not isinstance(calls, Sequence) or isinstance(calls, str):
         raise ValueError(f"the calls of {name} are {str(calls)[:60]!r}: they must be a list of objects")
-    more = value_in_json(single)
-    more = more if isinstance(more, list) else [more] if more else []
+    more = value_in_json(fields.pop("function_call", None)) or []
+    if not isinstance(more, list):
+        more = [more]
     return [read_call(call, name) for call in [*calls, *more]]
 
 

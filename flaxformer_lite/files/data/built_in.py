@@ -51,7 +51,9 @@ class Dates(Checked, DataSource, at="dates"):
         first_day = datetime.date(self.first_year, 1, 1).toordinal()
         num_days = datetime.date(self.last_year, 12, 31).toordinal() - first_day + 1
         languages = date_languages()
-        styles = [(pattern, language) for language in languages.values() for pattern in language["patterns"]]
+        styles = list[tuple[Any, Any]]()
+        for language in languages.values():
+            styles += [(pattern, language) for pattern in language["patterns"]]
 
         def example(i: int) -> Pair:
             for attempt in itertools.count():  # it ends: every year has days of both splits
@@ -136,6 +138,7 @@ class PythonDocs(Checked, DataSource, at="python_docs"):
         if self.split == "held_out":
             chosen = [texts[name] for name in kept]
         else:
-            excluded = {text for name in kept for text in texts[name]}
-            chosen = [[text for text in texts[name] if text not in excluded] for name in texts if name not in kept]
+            excluded = set(itertools.chain.from_iterable(texts[name] for name in kept))
+            others = [texts[name] for name in texts if name not in kept]
+            chosen = [[text for text in paragraphs if text not in excluded] for paragraphs in others]
         return [Pair("", "\n\n".join(parts) + "\n") for parts in chosen]

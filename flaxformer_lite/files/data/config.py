@@ -85,10 +85,14 @@ class DataConfig(BatchShapes, at="data"):
         A file whose name says no kind is of the kind of this data. Without any data a file has the usual names of the record that
         the run's objective `reads`, if there are such names, and one of texts may have a text a line.
         """
-        splits = [getattr(self, split) for split in SPLITS]
-        known = [member for source in splits if source is not None for _, member in source.parts("")]
+        known = list[DataSource]()
+        for split in SPLITS:
+            source = getattr(self, split)
+            if source is not None:
+                known += [member for _, member in source.parts("")]
         kind: Any = FILE_SOURCES.get(container(path))
-        kind = CSV if kind is TSV and ".csv" in path.lower() else kind
+        if kind is TSV and ".csv" in path.lower():
+            kind = CSV
         for member in known:
             if (
                 type(member) is (kind or type(member))

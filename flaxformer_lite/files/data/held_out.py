@@ -15,7 +15,7 @@ import numpy as np
 
 from flaxformer_lite.base.console import note_once, warn_once
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.files.data.mixture import Mixture
+from flaxformer_lite.files.data.mixture import Mixture, joined_versions
 from flaxformer_lite.files.data.source import DataSource, LocatedPair, LocatedSource
 from flaxformer_lite.files.records.candidates import TextCandidates
 from flaxformer_lite.files.text.files import ReadProgress, ignore_progress
@@ -126,7 +126,9 @@ class HeldOut(LocatedSource):
 
     def check(self, counts: Counter[SplitOrLeftOut], setting: str | None) -> None:
         """Says how many pairs were left out. Raises: ValueError if the split has none. counts: the pairs of each part."""
-        number, all_, where = counts[LEFT_OUT], sum(counts.values()), setting or "the data"
+        number = counts[LEFT_OUT]
+        all_ = sum(counts.values())
+        where = setting or "the data"
         left_out = f"{number:,} are left out: data.eval or data.test has a text of each"
         if not counts[self.split]:
             reason = f" ({left_out})" if number else ""
@@ -142,11 +144,11 @@ class HeldOut(LocatedSource):
 
     def held_hashes(self, setting: str | None, progress: ReadProgress) -> Iterator[int]:
         """Yields a hash of each text of the held-out pairs; nothing if all sources have documents: these are held out whole."""
-        names = (
-            [setting and f"{setting}.sources.{i}" for i in range(len(self.among))] if len(self.among) > 1 else [setting]
-        )
+        names = [setting]
+        if len(self.among) > 1:
+            names = [setting and f"{setting}.sources.{i}" for i in range(len(self.among))]
         sources = list(zip(self.among, names, strict=False))
-        if not any(pair.source for source, name in sources for pair in itertools.islice(source.stream(name), 1)):
+        if not any(has_pairs(source, name) for source, name in sources):
             return
         for source, name in sources:
             for row in source.located(name, lambda fraction: progress(0.0)):
@@ -161,9 +163,9 @@ class HeldOut(LocatedSource):
         return self.source.target_names()
 
     def versions(self) -> list[str] | None:
-        sources = (self.source,) if self.split in self.held else dict.fromkeys((self.source, *self.among))
-        versions = [source.versions() for source in sources]
-        return None if None in versions else [version for some in versions for version in some or ()]
+        if self.split in self.held:
+            return self.source.versions()
+        return joined_versions(dict.fromkeys((self.source, *self.among)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +173,11 @@ class HeldOutMixture(Mixture):
     """A mixture of the pairs of each source that belong to one split."""
 
     sources: tuple[HeldOut, ...]  # type: ignore[assignment]  # no config names them
+
+
+def has_pairs(source: DataSource, setting: str | None) -> bool:
+    """Returns whether the first record of a source has two sides; a document has none."""
+    return any(pair.source for pair in itertools.islice(source.stream(setting), 1))
 
 
 def compared_texts(source: DataSource, pair: Pair) -> list[str]:

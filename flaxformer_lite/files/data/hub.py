@@ -41,7 +41,8 @@ class Parquet(RecordSource, at="parquet"):
                         filesystem, name = open_filesystem(path)
                         stream = stack.enter_context(filesystem.open(name, "rb"))
                     file = stack.enter_context(pyarrow.parquet.ParquetFile(stream))
-                    fields, features = file.schema_arrow.names, features_in(file.schema_arrow.metadata or {})
+                    fields = file.schema_arrow.names
+                    features = features_in(file.schema_arrow.metadata or {})
                     columns = [name for name in fields if name in outermost(self.record, fields)]
                     for rows in file.iter_batches(batch_size=1024, columns=columns or fields):
                         for row in rows.to_pylist(maps_as_pydicts="lossy"):
@@ -80,8 +81,10 @@ class HubDataset(RecordSource, at="hub_dataset"):
                 data_files = (builder.config.data_files or {}).get(self.split)
                 return None if data_files is None else [*map(str, data_files), *map(str, data_files.origin_metadata)]
             dataset = self._load(datasets)
-        files = [version for file in dataset.cache_files for version in file_versions(file["filename"])]
-        return [f"{len(dataset)} records", *files] if files else None
+        versions = list[str]()
+        for file in dataset.cache_files:
+            versions += file_versions(file["filename"])
+        return [f"{len(dataset)} records", *versions] if versions else None
 
     def _fields(self, progress: ReadProgress) -> Iterator[FileRow]:
         with self._readable() as datasets:

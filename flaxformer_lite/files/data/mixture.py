@@ -3,7 +3,8 @@
 The contract for a new one is `DataSource` in source.py.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -80,11 +81,21 @@ class Mixture(Checked, DataSource, at="mixture"):
             yield from source.stream(setting and at, report)
 
     def target_names(self) -> list[str]:
-        return [name for source in self.sources for name in source.target_names()]
+        return list(itertools.chain.from_iterable(source.target_names() for source in self.sources))
 
     def versions(self) -> list[str] | None:
-        versions = [source.versions() for source in self.sources]
-        return None if None in versions else [version for some in versions for version in some or ()]
+        return joined_versions(self.sources)
+
+
+def joined_versions(sources: Iterable[DataSource]) -> list[str] | None:
+    """Returns the versions of several sources; None if those of one are unknown."""
+    joined = list[str]()
+    for source in sources:
+        versions = source.versions()
+        if versions is None:
+            return None
+        joined += versions
+    return joined
 
 
 SourceKinds = MixedKinds | Mixture
@@ -98,5 +109,7 @@ def open_parts(source: DataSource, setting: str) -> tuple[list[Pair], dict[str, 
     """
     opened = [member.open(at) for at, member in source.parts(setting)]
     stops = np.cumsum([0, *map(len, opened)]).tolist()
+    places = map(slice, stops, stops[1:])
     names = source.part_names if isinstance(source, Mixture) else ()
-    return [pair for pairs in opened for pair in pairs], dict(zip(names, map(slice, stops, stops[1:]), strict=False))
+    pairs = list(itertools.chain.from_iterable(opened))
+    return pairs, dict(zip(names, places, strict=False))

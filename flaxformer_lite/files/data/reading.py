@@ -61,14 +61,16 @@ def evaluation_records(
     check_labels(records, objective, origin, pairs)
     if not objective.translates:
         return records
-    cut_records, room = [], 0 if tokenizers.target.ends_pairs else 1
+    cut_records = []
+    room = 0 if tokenizers.target.ends_pairs else 1
     with one_of_each(warn) as say:
         for line, record in enumerate(records, 1):
             too_long = cut_warning(say, line)
             source = truncated(record.source, longest.source - room, "source", "max_source_length", too_long)
             target = truncated(record.target, longest.target - room, "target", "max_target_length", too_long)
             if tokenizers.target.ends_pairs:
-                source, target = np.append(source[:-2], record.source[-2:]), np.append(target[:-1], record.target[-1:])
+                source = np.append(source[:-2], record.source[-2:])
+                target = np.append(target[:-1], record.target[-1:])
             cut_records.append(record._replace(source=source, target=target))
     return cut_records
 

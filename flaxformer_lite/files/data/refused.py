@@ -40,11 +40,13 @@ def tell_refused(
 
     Raises: ValueError if there are refused records, and the source does not drop them.
     """
-    refused, partly = (set(np.flatnonzero(records.extents == one).tolist()) for one in (Extent.REFUSED, Extent.PARTLY))
+    refused = set(np.flatnonzero(records.extents == Extent.REFUSED).tolist())
+    partly = set(np.flatnonzero(records.extents == Extent.PARTLY).tolist())
     for (setting, treatment), rows in rows_of_records(refused, origin, pairs, first).items():
         tell_bad_rows(treatment, len(rows), reasons(rows, tokenizers), setting)
     for rows in rows_of_records(partly, origin, pairs, first).values():
-        warn_once(f"{len(rows)} rows were not read as a whole: {'; '.join(map(str, reasons(rows, tokenizers)))}")
+        listed = "; ".join(map(str, reasons(rows, tokenizers)))
+        warn_once(f"{len(rows)} rows were not read as a whole: {listed}")
 
 
 def check_labels(
@@ -58,7 +60,8 @@ def check_labels(
         try:
             objective.label_value(label)
         except ValueError as error:
-            (((setting, _), (row,)),) = rows_of_records({labels.index(label)}, origin, pairs).items()
+            (rule_and_rows,) = rows_of_records({labels.index(label)}, origin, pairs).items()
+            (setting, _), (row,) = rule_and_rows
             mistake = Mistake.of(error, file=row.files[1], line=row.number, subject="it")
             raise mistake.spelled({"data.train.record": f"{setting or 'data.train'}.record"}) from None
 
@@ -77,7 +80,8 @@ def rows_of_records(
     rules: dict[RowRule, list[LocatedPair]] = {}
     given = (((None, "error"), LocatedPair(pair, ("record", "record"), number)) for number, pair in enumerate(pairs, 1))
     rows = enumerate(given if origin is None else origin.rows(), -first)
-    for rule, row in itertools.islice((row for number, row in rows if number in numbers), len(numbers)):
+    wanted = (row for number, row in rows if number in numbers)
+    for rule, row in itertools.islice(wanted, len(numbers)):
         rules.setdefault(rule, []).append(row)
     return rules
 

@@ -101,7 +101,8 @@ def tell_bad_rows(treatment: str, number: int, listed: Sequence[Mistake], settin
     mistake = listed[0]
     if number > 1:
         mistake = Mistake(f"{number} bad rows, the first of them: {'; '.join(map(str, listed))}")
-    mistake.sentence += f"; or leave out such rows (--{setting}.bad-rows drop)" if setting else ""
+    if setting:
+        mistake.sentence += f"; or leave out such rows (--{setting}.bad-rows drop)"
     raise mistake
 
 
@@ -134,7 +135,9 @@ class TextSource(LocatedSource):
         return file_versions(self._origin)
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
-        has_pairs, num_bad, bad = False, 0, list[Mistake]()
+        has_pairs = False
+        num_bad = 0
+        bad = list[Mistake]()
         for row in self._rows(progress):
             pair, files, number = row
             if isinstance(pair, Mistake):
@@ -149,15 +152,26 @@ class TextSource(LocatedSource):
             no_source = self.record.has_source and not pair.source.strip()
             if not no_source and pair.target.strip():
                 has_pairs = True
-                yield row._replace(pair=pair._replace(languages=self.languages)) if self.languages else row
+                if self.languages:
+                    row = row._replace(pair=pair._replace(languages=self.languages))
+                yield row
             elif self.empty_lines == "error":
-                side = "source" if no_source else "target" if self.record.has_source else "text"
-                other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""
-                sentence = f"the {side} is empty; correct the data{other}"
-                raise Mistake(sentence, files[not no_source], number)
+                file_of_source, file_of_target = files
+                file = file_of_source if no_source else file_of_target
+                raise Mistake(self._empty_side(no_source, setting), file, number)
         tell_bad_rows(self.bad_rows, num_bad, bad, setting)
         if not has_pairs:
             raise ValueError(f"{self._origin}: no {'pair of sentences' if self.record.has_source else 'text'} in it")
+
+    def _empty_side(self, no_source: bool, setting: str | None) -> str:
+        """Returns the message for a pair with an empty side."""
+        side = "text"
+        if no_source:
+            side = "source"
+        elif self.record.has_source:
+            side = "target"
+        other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""
+        return f"the {side} is empty; correct the data{other}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +206,8 @@ class RecordSource(Checked, TextSource, at="data"):
             try:
                 if isinstance(row, ValueError):
                     raise row
-                row = row if row is BLANK else read(row)
+                if row is not BLANK:
+                    row = read(row)
             except ValueError as error:
                 row = Mistake.of(error, file=file, line=number)
             yield file, number, row

@@ -17,6 +17,7 @@ digest when it is used.
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import resource
@@ -106,11 +107,12 @@ def chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
 
 def text_digests(pairs: Iterable[Pair]) -> tuple[str, str]:
     """Returns the SHA-256 of all source texts, and of all target texts with all else that pairs have."""
-    hashes = hashlib.sha256(), hashlib.sha256()
+    of_sources, of_others = hashlib.sha256(), hashlib.sha256()
     for pair in pairs:
-        for digest, text in zip(hashes, (pair.source, "".join(map(str, filter(None, pair[1:])))), strict=True):
+        others = "".join(map(str, filter(None, pair[1:])))
+        for digest, text in ((of_sources, pair.source), (of_others, others)):
             digest.update(f"{len(text)} {text}".encode(errors="surrogatepass"))
-    return hashes[0].hexdigest(), hashes[1].hexdigest()
+    return of_sources.hexdigest(), of_others.hexdigest()
 
 
 # Tokenizers -------------------------------------------------------------------------------------------------------------
@@ -129,7 +131,8 @@ def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iter
         if check_tokenizers(folder):
             return load_tokenizers(folder)
     if data.target_tokenizer is None:
-        source = target = data.tokenizer.train((line for pair in pairs for line in pair[:2]), vocab_sizes[0])
+        texts = itertools.chain.from_iterable(pair[:2] for pair in pairs)
+        source = target = data.tokenizer.train(texts, vocab_sizes[0])
     else:
         source = data.tokenizer.train((pair.source for pair in pairs), vocab_sizes[0])
         target = data.target_tokenizer.train((pair.target for pair in pairs), vocab_sizes[1])
@@ -227,7 +230,8 @@ class TokenStore:
     @property
     def records(self) -> TokenArrays:
         """The tokenized records. Raises: ValueError if a file is not as it was written."""
-        shards, facts = check_store(self.folder, trusted=self.trusted), self.facts
+        shards = check_store(self.folder, trusted=self.trusted)
+        facts = self.facts
         assert facts is not None
         return TokenArrays(shards, facts["fingerprint"])
 
@@ -244,7 +248,9 @@ class TokenStore:
                 return True
             save_tokenizers(tokenizers, self.folder)
             write_sealed(self.folder / "key.json", self.key)
-            number, done, activity = 0, 0, f"tokenizing {self.stream.setting or 'texts'}"
+            number = 0
+            done = 0
+            activity = f"tokenizing {self.stream.setting or 'texts'}"
             for number, chunk in enumerate(chunks(self.stream), 1):
                 (*_, folder) = shard_folders(self.folder, number)
 
@@ -263,19 +269,20 @@ class TokenStore:
     def _complete(self, number: int) -> bool:
         """Writes store.json if no shard is missing."""
         folders = shard_folders(self.folder, number)
-        shards = [shard for shard in (read_checked(folder / "shard.json") for folder in folders) if shard is not None]
+        read = [read_checked(folder / "shard.json") for folder in folders]
+        shards = [shard for shard in read if shard is not None]
         if len(shards) < number:
             return False
         digests = [shard["arrays"] for shard in shards]
         tokens = TokenArrays(open_shards(dict(zip(folders, digests, strict=True))))
+        sources = "".join(shard["source_texts"] for shard in shards)
+        targets = "".join(shard["target_texts"] for shard in shards)
         content = {
             **self.key,
             "shards": [shard["records"] for shard in shards],
             "arrays": digests,
             **{name: sum(shard[name] for shard in shards) for name in ("records", "source_tokens", "target_tokens")},
-            "texts": [
-                text_digest("".join(shard[name] for shard in shards)) for name in ("source_texts", "target_texts")
-            ],
+            "texts": [text_digest(sources), text_digest(targets)],
             "fingerprint": tokens.fingerprint(),
         }
         write_sealed(self.folder / "store.json", content)
@@ -310,7 +317,8 @@ def list_stores(folder: Path) -> list[dict[str, object]]:
     """Returns the content of each store of `store_folders`, ready for JSON."""
     stores = []
     for store in store_folders(folder):
-        key, facts = read_key(store), list(shards_in(store).values())
+        key = read_key(store)
+        facts = list(shards_in(store).values())
         content = {
             "store": str(store),
             "whole": (store / "store.json").is_file(),
@@ -327,7 +335,8 @@ def list_stores(folder: Path) -> list[dict[str, object]]:
 
 def stores_of(stores: Path, sources: Iterable[DataSource]) -> list[Path]:
     """Returns the stores of these sources in a folder of stores, with any tokenizer, and the stores whose key cannot be read."""
-    names, folders = {repr(source) for source in sources}, []
+    names = {repr(source) for source in sources}
+    folders = []
     for folder in sorted(stores.glob("tokens-*")):
         with contextlib.suppress(ValueError):
             if read_key(folder)["source"] not in names:
@@ -341,7 +350,8 @@ def check_store(folder: Path, *, trusted: bool = False) -> list[TokenShard]:
 
     Raises: ValueError if a file is not as it was written.
     """
-    key, whole = read_key(folder), read_checked(folder / "store.json")
+    key = read_key(folder)
+    whole = read_checked(folder / "store.json")
     if set(tokenizer_files(folder).values()) != set(key["tokenizers"]):
         raise damaged(folder, "a tokenizer is not as it was written")
     digests = {path: facts["arrays"] for path, facts in shards_in(folder).items()}
@@ -459,9 +469,10 @@ def open_shards(digests: Mapping[Path, str], *, compare: bool = True) -> list[To
                 if digest != digests[folder]:
                     raise damaged(folder, "its arrays are not as they were written")
         # In this thread, since Python 3.11 parses in one thread at a time; not as memmap, since slices of that class are slow.
-        return [
-            shard_of({path.stem: np.asarray(np.load(path, mmap_mode="r")) for path in folder.glob("*.npy")})
-            for folder in paths
-        ]
+        shards = list[TokenShard]()
+        for folder in paths:
+            arrays = {path.stem: np.asarray(np.load(path, mmap_mode="r")) for path in folder.glob("*.npy")}
+            shards.append(shard_of(arrays))
+        return shards
     except OSError as error:
         raise ValueError(f"{error.filename}: cannot be read: {error.strerror}") from None

@@ -38,7 +38,8 @@ FORM, UPOS = 1, 3
 
 def read_files(path: str, progress: ReadProgress = ignore_progress) -> Iterator[tuple[str, Iterator[str]]]:
     """Yields every file that matches `path`, with its lines. Raises: ValueError if no file has a line."""
-    files, empty = matching_files(path), True
+    files = matching_files(path)
+    empty = True
     for index, file in enumerate(files):
         chunks = line_chunks(file, lambda fraction, before=index: progress((before + fraction) / len(files)))
         first = next(chunks, [])
@@ -137,7 +138,10 @@ class ColumnSource(RecordSource):
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
         if not self.header:
             first = list(itertools.islice(self._rows(ignore_progress), MOST_COMPARED))
-            texts = [list(filter(None, row.pair[:2])) if isinstance(row.pair, Pair) else [] for row in first]
+            texts = []
+            for row in first:
+                sides = row.pair[:2] if isinstance(row.pair, Pair) else []
+                texts.append(list(filter(None, sides)))
             if first and looks_like_a_header(texts):
                 warn_once(
                     f"{first[0].files[1]}:1: this row looks like a header ({', '.join(map(repr, texts[0]))}), and is read like the "
@@ -291,8 +295,9 @@ class CoNLL(RecordSource, at="conll"):
             for number, text in numbered_paragraphs(lines):
                 rows = text.split("\n")
                 words = list(itertools.dropwhile(lambda row: row.startswith(left_out), rows))
-                if self.comment is None and is_conllu(behind := [row for row in rows if not row.startswith("#")]):
-                    words = behind
+                uncommented = [row for row in rows if not row.startswith("#")]
+                if self.comment is None and is_conllu(uncommented):
+                    words = uncommented
                 if words:
                     first = number + len(rows) - len(words)
                     yield file, first, self._lists(words, first)
@@ -300,7 +305,8 @@ class CoNLL(RecordSource, at="conll"):
     def _lists(self, rows: Sequence[str], first: int) -> object:
         """Returns the words of some lines and their labels, or what is wrong with them. first: the number of the first line."""
         lists: dict[Field, list[str]] = {column: [] for column in self.record.fields.values()}
-        chosen, conllu = self.record.fields, is_conllu(rows)
+        chosen = self.record.fields
+        conllu = is_conllu(rows)
         if conllu and self.record == FIRST_AND_LAST:
             chosen = {"words": FORM, "labels": UPOS}
         for number, row in enumerate(rows, first):
@@ -324,7 +330,8 @@ def is_conllu(rows: Sequence[str]) -> bool:
     """Returns whether rows have the ten columns of CoNLL-U, whose first column numbers the words."""
     numbers = [row.partition("\t")[0] for row in rows if CONLLU.fullmatch(row)]
     words = list(filter(str.isdecimal, numbers))
-    return len(numbers) == len(rows) and words == list(map(str, range(1, len(words) + 1))) != []
+    in_order = list(map(str, range(1, len(words) + 1)))
+    return len(numbers) == len(rows) and bool(words) and words == in_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +348,8 @@ class PlainText(Checked, LocatedSource, at="plain_text"):
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
         count = longest = 0
-        if kind := container(self.path):
+        kind = container(self.path)
+        if kind:
             warn_once(
                 f"{self.path} is {kind} by its name, but {setting or self.kind} is plain_text, which learns its signs too: "
                 "a source of kind tsv, csv, json_lines, conll or parquet reads only the texts"

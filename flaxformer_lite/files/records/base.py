@@ -59,8 +59,9 @@ class Record(Checked, at="record"):
     def fields(self) -> dict[str, Field]:
         """The fields that are read, by the settings that name them."""
         fields = dict[str, Field]()
-        for name in (one.name for one in dataclasses.fields(self) if one.name not in OPTIONS):
-            if isinstance(value := getattr(self, name), tuple):
+        for name in (setting.name for setting in dataclasses.fields(self) if setting.name not in OPTIONS):
+            value = getattr(self, name)
+            if isinstance(value, tuple):
                 fields |= {f"{name}.{i}": field for i, field in enumerate(value)}
             elif value is not None:
                 fields[name] = value

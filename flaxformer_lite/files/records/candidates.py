@@ -46,7 +46,8 @@ class TextCandidates(NamedTuple):
                     f"candidate {number} of the query is {str(text)[:60]!r}: it must be a text that is not blank"
                 )
         answers = set(map(comparable, given.positives))
-        if both := [text for text in given.negatives if comparable(text) in answers]:
+        both = [text for text in given.negatives if comparable(text) in answers]
+        if both:
             raise ValueError(f"{both[0][:60]!r} is a positive and a negative of the query: leave out one of them")
         number = len(given.texts)
         wrong = [score for score in given.scores if isinstance(score, bool) or not isinstance(score, int | float)]

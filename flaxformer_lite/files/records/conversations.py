@@ -51,7 +51,8 @@ class Conversations(Record):
 
         Raises: ValueError if the plain template is needed, and the tokenizer has no EOS.
         """
-        objective, file = reading.objective, reading.folder / CHAT_TEMPLATE
+        objective = reading.objective
+        file = reading.folder / CHAT_TEMPLATE
         template = read_chat_template(reading.folder, tokenizers.target)
         if template is None or (objective.template is not None and not file.is_file()):
             if objective.template is None and tokenizers.target.eos_id is None:
@@ -63,7 +64,8 @@ class Conversations(Record):
             template = read_chat_template(reading.folder, tokenizers.target)
         assert template is not None
         last_only = objective.answers == "last"
-        both, most = (tokenizers.source, tokenizers.target), reading.longest.target + 1
+        both = (tokenizers.source, tokenizers.target)
+        most = reading.longest.target + 1
         return ChatTokenizers(*both, template, most, last_only, reading.translation or SOURCE_ALONE)
 
     @classmethod

@@ -1,7 +1,7 @@
 """Questions on texts that have the answers, as SQuAD has them. The label of a pair has the place of each answer, in JSON."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,24 +46,22 @@ class Questions(Record):
                 yield file, number, row
                 continue
             try:
-                paragraphs = [paragraph for article in row["data"] for paragraph in article["paragraphs"]]
-                asked = [(paragraph["context"], one) for paragraph in paragraphs for one in paragraph["qas"]]
-                for count, (text, one) in enumerate(asked, 1):
-                    yield (
-                        file,
-                        count,
-                        {**one, self.question: one["question"], self.text: text, self.answers: one["answers"]},
-                    )
+                for count, (text, asked) in enumerate(questions_in(row["data"]), 1):
+                    named = {self.question: asked["question"], self.text: text, self.answers: asked["answers"]}
+                    yield file, count, {**asked, **named}
             except (KeyError, TypeError) as error:
                 yield file, number, ValueError(f"it has data, but is not as SQuAD's files are ({error!r})")
 
     def label_in(self, row: Any) -> str:
-        (_, text), given = self.asked(row), field_value(row, self.answers)
+        _, text = self.asked(row)
+        given = field_value(row, self.answers)
         if str(row.get("is_impossible")).lower() in ("true", "1") or given in (None, ""):
             given = []
         elif isinstance(given, str):
-            given = [{"text": given, "answer_start": None if self.start is None else field_value(row, self.start)}]
-        given = by_rows(given) if isinstance(given, Mapping) else given
+            start = None if self.start is None else field_value(row, self.start)
+            given = [{"text": given, "answer_start": start}]
+        elif isinstance(given, Mapping):
+            given = by_rows(given)
         if not isinstance(given, list):
             raise ValueError(
                 f"the answers are {str(given)[:60]!r}: they must be a list, each with text and answer_start"
@@ -75,15 +73,27 @@ class Questions(Record):
         return QuestionTokenizers(tokenizers.source, tokenizers.target, reading.objective)
 
 
+def questions_in(articles: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Returns the questions of articles in SQuAD's nested form, each with its text."""
+    asked = list[tuple[Any, Any]]()
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            asked += [(paragraph["context"], question) for question in paragraph["qas"]]
+    return asked
+
+
 def answer_span(answer: object, text: str) -> tuple[int, int]:
     """Returns the place of an answer in a text. Raises: ValueError if it does not stand there."""
-    said, start = (answer.get("text"), answer.get("answer_start")) if isinstance(answer, Mapping) else (answer, None)
+    said, start = answer, None
+    if isinstance(answer, Mapping):
+        said, start = answer.get("text"), answer.get("answer_start")
     if not isinstance(said, str) or not said.strip():
         raise ValueError(
             f"the answer is {str(answer)[:60]!r}: it must have a text, and answer_start if the text has it twice"
         )
     if start in (None, ""):
-        if (count := text.count(said)) != 1:
+        count = text.count(said)
+        if count != 1:
             raise ValueError(f"the answer {said[:60]!r} stands in the text {count} times: give its answer_start")
         start = text.index(said)
     first = int(start) if str(start).isdecimal() else len(text)

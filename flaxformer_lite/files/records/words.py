@@ -64,8 +64,13 @@ class Marked(NamedTuple):
 
 def joined_words(words: Sequence[str]) -> tuple[str, list[Place]]:
     """Returns the words in a text, with a space between two, and their places."""
-    stops = list(itertools.accumulate(len(word) + 1 for word in words))
-    return " ".join(words), [(stop - 1 - len(word), stop - 1) for word, stop in zip(words, stops, strict=True)]
+    places = list[Place]()
+    start = 0
+    for word in words:
+        stop = start + len(word)
+        places.append((start, stop))
+        start = stop + 1
+    return " ".join(words), places
 
 
 ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+|None""", re.S)
@@ -82,7 +87,8 @@ def spelled_list(value: object) -> Any:
         return value
     text = value.strip()
     with contextlib.suppress(ValueError):
-        if isinstance(given := json.loads(text), list):
+        given = json.loads(text)
+        if isinstance(given, list):
             return given
     if LIST.fullmatch(text):
         return list(map(ast.literal_eval, ITEM.findall(text)))
@@ -281,10 +287,13 @@ def overlapped(words: Sequence[Place], tokens: Sequence[Place], *, last: bool) -
     filled = [number for number, (start, stop) in enumerate(words) if start < stop]
     if not filled:
         return [-1] * len(tokens)
-    starts, stops = [words[number][0] for number in filled], [words[number][1] for number in filled]
+    starts = [words[number][0] for number in filled]
+    stops = [words[number][1] for number in filled]
     owners = []
     for begin, end in tokens:
-        nearest = max(bisect_left(starts, end) - 1, 0) if last else min(bisect_right(stops, begin), len(filled) - 1)
+        nearest = min(bisect_right(stops, begin), len(filled) - 1)
+        if last:
+            nearest = max(bisect_left(starts, end) - 1, 0)
         owners.append(filled[nearest] if starts[nearest] < end and begin < stops[nearest] else -1)
     return owners
 
@@ -297,8 +306,11 @@ def first_tokens(words: Sequence[int]) -> dict[int, int]:
 
 def with_tokens(text: str, words: Sequence[Place], tokens: Sequence[Place]) -> list[Place]:
     """Returns the words; one without a token of its own is a part of the word before it whose token reads both, as "()" may be."""
-    owners, lasts = words_of_tokens(text, words, tokens), overlapped(words, tokens, last=True)
-    firsts, stops, inner = first_tokens(owners), [stop for _, stop in words], set[int]()
+    owners = words_of_tokens(text, words, tokens)
+    lasts = overlapped(words, tokens, last=True)
+    firsts = first_tokens(owners)
+    stops = [stop for _, stop in words]
+    inner = set[int]()
     for owner, last in zip(owners, lasts, strict=True):
         behind = itertools.takewhile(lambda word: word not in firsts, range(owner + 1, last + 1))
         for word in behind if owner >= 0 else ():
@@ -335,7 +347,8 @@ class LabelTokenizers(Tokenizers):
         return lost[0] + more if lost else None
 
     def encode_pairs(self, pairs: Sequence[Pair]) -> Iterator[EncodedPair]:
-        for pair, (ids, spans) in zip(pairs, self.target.encode_spans([pair[1] for pair in pairs]), strict=True):
+        encoded = self.target.encode_spans([pair.target for pair in pairs])
+        for pair, (ids, spans) in zip(pairs, encoded, strict=True):
             try:
                 labels, lost = self._piece_labels(pair, spans)
             except ValueError:  # reported with its file and line, by `refusal`
@@ -351,7 +364,9 @@ class LabelTokenizers(Tokenizers):
             units = [[one[:2]] if self.whole else units_in(pair[1], one[:2]) for one in marked["words"]]
             words = list(itertools.chain.from_iterable(units))
             owners = words_of_tokens(pair[1], words, tokens)
-            firsts, labels, lost = first_tokens(owners), list[int | None](), list[str]()
+            firsts = first_tokens(owners)
+            labels = list[int | None]()
+            lost = list[str]()
             for number, (one, of_word) in enumerate(zip(marked["words"], units, strict=True), 1):
                 has_token = [unit in firsts for unit in range(len(labels), len(labels) + len(of_word))]
                 known = one.label, sum(has_token)
@@ -371,7 +386,8 @@ class LabelTokenizers(Tokenizers):
             raise ValueError("it has no labels of words: set the record of its source to Words or Entities")
         of_tokens = [0] * len(tokens)
         for token, word in enumerate(owners):
-            if word >= 0 and (label := labels[word]) is not None:
+            label = labels[word] if word >= 0 else None
+            if label is not None:
                 is_first = firsts[word] == token
                 of_tokens[token] = piece_label(label if is_first else self._further_labels[label], is_first)
         return of_tokens, lost
@@ -392,8 +408,11 @@ class LabelTokenizers(Tokenizers):
         """
         if given is None:
             return [None] * number
-        labels, scheme, label = self.objective.labels, self.objective.scheme, self.objective.label_number(given, word)
-        prefix, kind = labels[label][:1], self.objective.type_of(labels[label])
+        labels = self.objective.labels
+        scheme = self.objective.scheme
+        label = self.objective.label_number(given, word)
+        prefix = labels[label][:1]
+        kind = self.objective.type_of(labels[label])
         if number == 1 or scheme == "plain" or not kind:
             return [label] * number
         before, behind = prefix not in "BS", prefix not in "ES"
@@ -412,13 +431,12 @@ class LabelTokenizers(Tokenizers):
         lost, free = list[str](), 0
         starts, stops = np.array(words, np.int64).reshape(-1, 2).T
         for span in spans:
-            if span.label in self.objective.labels and (kind := self.objective.type_of(str(span.label))) not in (
-                "",
-                span.label,
-            ):
-                raise ValueError(
-                    f"the span {span.shown} has the label of a word: a span has the type of its entity, {kind!r}"
-                )
+            if span.label in self.objective.labels:
+                kind = self.objective.type_of(str(span.label))
+                if kind not in ("", span.label):
+                    raise ValueError(
+                        f"the span {span.shown} has the label of a word: a span has the type of its entity, {kind!r}"
+                    )
             low = max(free, int(np.searchsorted(stops, span.start, side="right")))
             free = max(low, int(np.searchsorted(starts, span.stop)))
             inside = [word for word in range(low, free) if word in firsts]

@@ -87,10 +87,12 @@ def line_chunks(
             stream, kind, damage = _decompressed(raw, str(path))
             for lines in stream_lines(stream, str(path), bad_line):
                 unpacked += sum(map(len, lines)) + len(lines)
-                if kind and unpacked > (most := most_unpacked(raw.tell())):
-                    raise ValueError(
-                        f"{path}: more than {most:,} bytes in the first {raw.tell():,} of this {kind} file: unpack it"
-                    )
+                if kind:
+                    most = most_unpacked(raw.tell())
+                    if unpacked > most:
+                        raise ValueError(
+                            f"{path}: more than {most:,} bytes in the first {raw.tell():,} of this {kind} file: unpack it"
+                        )
                 yield lines
                 progress(raw.tell() / size if size else 1.0)
         except damage as error:
@@ -173,7 +175,8 @@ def stream_lines(
             lines = _lines(b"".join([*parts, whole, end]), name, count, bad_line)
             yield lines
             count += len(lines)
-            parts, held = [], len(rest)
+            parts = []
+            held = len(rest)
         parts.append(rest)
     if any(parts):
         yield _lines(b"".join(parts), name, count, bad_line)
@@ -217,7 +220,8 @@ def check_encoding(start: bytes, name: str) -> None:
     reason = f"it begins with the byte order mark of {wide}"
     if wide is None:
         places = [start[place::4].count(0) for place in range(4)]
-        zeros, most = sum(places), 0.9 * len(start) / 4
+        zeros = sum(places)
+        most = 0.9 * len(start) / 4
         if zeros < max(2, len(start) / 64):
             return
         if min(places[2:]) > most or min(places[:2]) > most:

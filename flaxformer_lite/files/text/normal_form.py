@@ -89,7 +89,8 @@ class Located(NamedTuple):
 
 def located_form(text: str) -> Located:
     """Returns the normal form of a text with the places of its characters."""
-    form, ends = text.casefold(), (len(text),)
+    form = text.casefold()
+    ends = (len(text),)
     if len(form) == len(text) and form == comparable(text):
         if text.isascii():
             return Located(form, range(len(text) + 1))

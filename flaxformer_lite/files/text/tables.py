@@ -63,7 +63,8 @@ def container(path: str) -> str:
 
 def require_lines(path: str, remedy: str = "give a file with one text a line, or rename it if it is one") -> None:
     """Raises: ValueError if a file is a table or another container of texts by its name."""
-    if kind := container(path):
+    kind = container(path)
+    if kind:
         raise ValueError(f"{path} is {kind} by its name, and is read line by line: {remedy}")
 
 
@@ -225,9 +226,11 @@ def looks_quoted(lines: Sequence[str]) -> bool:
     if any(map(MISQUOTED.search, lines)):
         return False
     rows = [line.split("\t") for line in lines if line.strip()]
-    cells = [cell for row in rows for cell in row]
-    doubled = any('""' in cell[1:-1] and is_quoted(cell) for cell in cells)
-    return doubled or (len(rows) > 2 and all(is_quoted(cell) or cell.isdecimal() for cell in cells) and '"' in lines[0])
+    cells = list(itertools.chain.from_iterable(rows))
+    if any('""' in cell[1:-1] and is_quoted(cell) for cell in cells):
+        return True
+    all_quoted = all(is_quoted(cell) or cell.isdecimal() for cell in cells)
+    return len(rows) > 2 and all_quoted and '"' in lines[0]
 
 
 def open_table(lines: Iterable[str], file: str, header: bool, learned: Format | None = None) -> FileTable:
@@ -257,12 +260,12 @@ def open_table(lines: Iterable[str], file: str, header: bool, learned: Format | 
 
 def looks_like_a_header(rows: Sequence[Sequence[str]]) -> bool:
     """Returns whether the texts of the first row are names of columns: each is a word, much shorter than the texts below it."""
-    others = [row for row in rows[1:] if len(row) == len(rows[0])]
-    return (
-        len(rows[0]) > 0
-        and len(others) > 2
-        and all(
-            re.fullmatch(r"\w[\w.-]*\w", text) and 2 * len(text) <= median(len(row[i]) for row in others)
-            for i, text in enumerate(rows[0])
-        )
-    )
+    first = rows[0]
+    others = [row for row in rows[1:] if len(row) == len(first)]
+    if not first or len(others) <= 2:
+        return False
+    for i, text in enumerate(first):
+        usual = median(len(row[i]) for row in others)
+        if not re.fullmatch(r"\w[\w.-]*\w", text) or 2 * len(text) > usual:
+            return False
+    return True

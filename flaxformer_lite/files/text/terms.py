@@ -1,5 +1,6 @@
 """Terms: a source that has the one text needs the other in its translation. Placeholders of a source stay as they are."""
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -115,8 +116,11 @@ class Terms:
     def of(cls, terms: "Terms | Mapping[str, str] | None", placeholders: bool = False) -> "Terms":
         """Returns the terms of a mapping from texts of sources to texts of translations."""
         if isinstance(terms, Terms):
-            return replace(terms, placeholders=True) if placeholders and not terms.placeholders else terms
-        return cls(tuple(Term(a.strip(), b.strip()) for a, b in (terms or {}).items()), placeholders)
+            if placeholders and not terms.placeholders:
+                return replace(terms, placeholders=True)
+            return terms
+        pairs = (terms or {}).items()
+        return cls(tuple(Term(source.strip(), target.strip()) for source, target in pairs), placeholders)
 
     @classmethod
     def read(cls, path: str) -> "Terms":
@@ -124,9 +128,10 @@ class Terms:
 
         Raises: ValueError with the line if it has other columns.
         """
-        terms, lines = [], (line for chunk in line_chunks(path) for line in chunk)
-        for number, line in enumerate(lines, 1):
-            texts, place = [text.strip() for text in line.split("\t")], f"{path}, line {number}"
+        terms = []
+        for number, line in enumerate(itertools.chain.from_iterable(line_chunks(path)), 1):
+            texts = [text.strip() for text in line.split("\t")]
+            place = f"{path}, line {number}"
             if line.strip():
                 if len(texts) != 2:
                     raise ValueError(f"{place}: {len(texts) - 1} tabs: write a term, one tab, and its translation")
@@ -150,13 +155,15 @@ class Terms:
         while at < len(form):
             start = places[at]
             if start in ends:
-                text, before = source[start : ends[start]], form[at - 1 : at]
+                text = source[start : ends[start]]
+                before = form[at - 1 : at]
                 needed[Needed(text, bool(before.strip()) and not of_word(text[0]))] += 1
                 while places[at] < ends[start]:
                     at += 1
                 continue
             here = (term for term in self.by_start.get(form[at], ()) if stands(term, source, form, places, at))
-            if (term := next(here, None)) is not None:
+            term = next(here, None)
+            if term is not None:
                 first = term.target[0]
                 needed[Needed(term.target, UNSPACED.match(first) is not None and HANGUL.match(first) is None)] = 1
             at += 1 if term is None else len(term.form)
@@ -217,7 +224,8 @@ def ids_of_text(tokenizer: Tokenizer, text: str, ids: Sequence[int] | None = Non
     ids = tokenizer.encode(text) if ids is None else ids
     if tokenizer.unk_id in ids:
         raise ValueError(f"{cut(text)!r} is not in the vocabulary: the model cannot write it, choose another text")
-    if cased(written := tokenizer.decode(ids).strip()) != cased(text):
+    written = tokenizer.decode(ids).strip()
+    if cased(written) != cased(text):
         raise ValueError(f"{cut(text)!r} is written {cut(written)!r} by the tokenizer: choose that, or another text")
     return tuple(ids)
 
@@ -226,7 +234,8 @@ def going_on(tokenizer: Tokenizer, size: int) -> Bool[np.ndarray, "V"]:
     """Returns True for the ids that go on with the word before them; and for special ids but EOS, which no text shows."""
     ids = tokenizer.with_pieces(range(min(size, tokenizer.largest_id + 1)))
     starts = tokenizer.word_starts([ids[0], *ids])[1:] if tokenizer.word_signs else [False] * len(ids)
-    goes_on, special = np.zeros(size, bool), tokenizer.special[:5]
+    goes_on = np.zeros(size, bool)
+    special = tokenizer.special[:5]
     for i, begins in zip(ids, starts, strict=True):
         first = tokenizer.piece(i).lstrip("#")[:1]
         word = not begins and first != "" and of_word(first)

@@ -23,14 +23,17 @@ def as_described(tokenizer: SentencePieceTokenizer) -> JsonTokenizer:
     from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
     model = ModelProto.FromString(tokenizer.model)
-    rules, symbols = model.normalizer_spec, {piece.piece for piece in model.pieces if piece.type == USER_DEFINED}
+    rules = model.normalizer_spec
+    symbols = {piece.piece for piece in model.pieces if piece.type == USER_DEFINED}
     scores = {piece: score for piece, score in tokenizer.scored_pieces().values() if piece not in symbols}
     names = {i: tokenizer.piece(i) for i in tokenizer.with_pieces(range(tokenizer.largest_id + 1))}
     unk, in_bytes = tokenizer.unk_id, model.trainer_spec.byte_fallback
     if tokenizer.model_type == "bpe":
         ranked = sorted(scores, key=lambda piece: -scores[piece])
-        halves = ((piece[:i], piece[i:]) for piece in ranked for i in range(1, len(piece)))
-        merges = [pair for pair in halves if scores.keys() >= {*pair}]
+        merges = list[tuple[str, str]]()
+        for piece in ranked:
+            halves = [(piece[:i], piece[i:]) for i in range(1, len(piece))]
+            merges += [pair for pair in halves if scores.keys() >= set(pair)]
         ids = {name: i for i, name in names.items()}
         options: dict[str, Any] = {
             "byte_fallback": in_bytes,
@@ -47,11 +50,16 @@ def as_described(tokenizer: SentencePieceTokenizer) -> JsonTokenizer:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
     added = tokenizer.added if isinstance(tokenizer, AddedPieces) else {}
     everywhere = not isinstance(tokenizer, AddedPieces) or tokenizer.prefix
-    scheme = ("always" if everywhere else "first") if rules.add_dummy_prefix else "never"
+    scheme = "never"
+    if rules.add_dummy_prefix:
+        scheme = "always" if everywhere else "first"
     library.normalizer = normalizers.Sequence(steps)
     library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    spelled = [decoders.Replace("▁", " "), *([decoders.ByteFallback()] if in_bytes else []), decoders.Fuse()]
-    library.decoder = decoders.Sequence([*spelled, decoders.Strip(" ", MOST_SPACES, 0)])
+    spelled: list[Any] = [decoders.Replace("▁", " ")]
+    if in_bytes:
+        spelled.append(decoders.ByteFallback())
+    spelled += [decoders.Fuse(), decoders.Strip(" ", MOST_SPACES, 0)]
+    library.decoder = decoders.Sequence(spelled)
     special = [names[i] for i in tokenizer.special[:5] if i is not None and i in names and i not in added]
     library.add_special_tokens([AddedToken(name, normalized=False) for name in special])
     library.add_tokens([AddedToken(name, normalized=False) for name in sorted(symbols) if name in names.values()])

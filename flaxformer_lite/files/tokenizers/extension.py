@@ -49,18 +49,26 @@ def extended_tokenizer(
     if not words:
         raise ValueError("every line of the text is blank: pieces are learned from text of the new language")
     numbers = {base.piece(i): i for i in range(base.largest_id + 1)}
-    taken = {*numbers, token, *("".join(pair) for word in cut_words(base, old)[0] for pair in itertools.pairwise(word))}
-    characters = {one: (one,) for one, _ in unknown.most_common(num_pieces)}
+    taken = {*numbers, token}
+    old_words, _ = cut_words(base, old)
+    for word in old_words:
+        taken |= {left + right for left, right in itertools.pairwise(word)}
+    characters = {character: (character,) for character, _ in unknown.most_common(num_pieces)}
     joined = join_neighbours(words, num_pieces - len(characters), lambda text: text not in taken and is_word_part(text))
     spelled = {**characters, **joined}
-    ids = {character: base.split([character])[0] for character in unknown}
-    parts = [[i for one in pieces for i in ids.get(one) or [numbers[one]]] for pieces in spelled.values()]
+    ids_of_unknown = {character: base.split([character])[0] for character in unknown}
+    parts = list[list[int]]()
+    for pieces in spelled.values():
+        ids = [ids_of_unknown.get(piece) or [numbers[piece]] for piece in pieces]
+        parts.append(list(itertools.chain.from_iterable(ids)))
     return Extension(base.with_more_pieces(token, spelled, first_id), parts)
 
 
 def cut_words(tokenizer: JsonTokenizer, lines: Iterable[str]) -> tuple[CutWords, Counter[str]]:
     """Returns the words of the lines in pieces, and their characters that are not pieces. Such a character is a piece here."""
-    texts = Counter(f"▁{word}" for line in lines for word in tokenizer.normalized(line).split(" ") if word)
+    texts = Counter[str]()
+    for line in lines:
+        texts.update(f"▁{word}" for word in tokenizer.normalized(line).split(" ") if word)
     characters: Counter[str] = Counter()
     for word, number in texts.items():
         characters.update(dict.fromkeys(word, number))
@@ -108,7 +116,8 @@ def join_neighbours(words: CutWords, number: int, allowed: Callable[[str], bool]
             continue
         if -total < 2:
             break
-        made.setdefault("".join(pair), (*made.get(pair[0], pair[:1]), *made.get(pair[1], pair[1:])))
+        left, right = pair
+        made.setdefault(left + right, made.get(left, (left,)) + made.get(right, (right,)))
         changed: set[tuple[str, str]] = set()
         for n in places.pop(pair):
             count(n, -1)
@@ -135,5 +144,5 @@ def cut_otherwise(before: Tokenizer, after: Tokenizer, lines: Sequence[str]) -> 
     """Returns how many of the lines two tokenizers cut otherwise, and the new pieces in these, the most frequent first."""
     pairs = zip(before.encode_batch(lines), after.encode_batch(lines), strict=True)
     other = [new for old, new in pairs if old != new]
-    pieces = Counter(i for ids in other for i in ids if not before.has_piece(i))
+    pieces = Counter(i for i in itertools.chain.from_iterable(other) if not before.has_piece(i))
     return len(other), after.pieces(i for i, _ in pieces.most_common())

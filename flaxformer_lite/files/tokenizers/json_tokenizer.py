@@ -83,7 +83,8 @@ class JsonTokenizer(Tokenizer):
     @property
     def template_ids(self) -> set[int]:
         """The special ids that the template puts around a text, or around two."""
-        return {token for items in self._templates for side, token, _ in items if side is None}
+        items = itertools.chain.from_iterable(self._templates)
+        return {token for side, token, _ in items if side is None}
 
     def has_piece(self, i: int) -> bool:
         return self._tokenizer.id_to_token(i) is not None
@@ -100,7 +101,7 @@ class JsonTokenizer(Tokenizer):
         library = cls(description, NO_SPECIAL)._tokenizer
         keys = {role: [f"{name}_token" for name in SPECIAL_NAMES[role]] for role in SPECIAL_NAMES}
         named = {role: [token_text(key, names.get(key)) for key in keys[role]] for role in SPECIAL_NAMES}
-        texts = {text for tokens in named.values() for text in tokens if text is not None}
+        texts = {text for text in itertools.chain.from_iterable(named.values()) if text is not None}
         known = {token.content for token in library.get_added_tokens_decoder().values()}
         library.add_special_tokens([text for text in sorted(texts - known) if library.token_to_id(text) is not None])
         plain = cls(library.to_str(), NO_SPECIAL)
@@ -132,11 +133,12 @@ class JsonTokenizer(Tokenizer):
         encoded = []
         for read in self._tokenizer.encode_batch(list(texts), add_special_tokens=False):
             spans: list[tuple[int, int]] = []
-            for (
-                start,
-                stop,
-            ) in read.offsets:  # a token of only white space has the place behind it, if offsets are trimmed
-                spans.append((min(start, spans[-1][1] if spans else 0) if start == stop else start, stop))
+            end = 0
+            for start, stop in read.offsets:
+                # A token of only white space has the place behind it, if offsets are trimmed.
+                first = min(start, end) if start == stop else start
+                spans.append((first, stop))
+                end = stop
             encoded.append(SpannedIds(list(read.ids), spans))
         return encoded
 
@@ -148,11 +150,13 @@ class JsonTokenizer(Tokenizer):
     @cached_property
     def sealed(self) -> Sealed:
         fields = json.loads(self._tokenizer.to_str())
-        names, model = secret_names(self.special_texts), fields["model"]
+        model = fields["model"]
+        names = secret_names(self.special_texts)
         for token in fields["added_tokens"]:
             if token["content"] in names:
                 token |= {"content": names[token["content"]], "single_word": False}
-        if isinstance(vocabulary := model.get("vocab"), dict):
+        vocabulary = model.get("vocab")
+        if isinstance(vocabulary, dict):
             model["vocab"] = {names.get(piece, piece): i for piece, i in vocabulary.items()}
         elif vocabulary is not None:
             model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
@@ -188,9 +192,10 @@ class JsonTokenizer(Tokenizer):
         """
         texts = list(texts)
         if self.unk_id is None:
-            characters = dict.fromkeys(character for text in texts for character in text)
+            characters = dict.fromkeys(itertools.chain.from_iterable(texts))
             return [c for c in characters if not self.encode(c) and not c.isspace()]
-        missing, name = [], self._piece(self.unk_id)
+        missing = []
+        name = self._piece(self.unk_id)
         for text, read in zip(texts, self._tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
             spans = zip(read.ids, read.offsets, strict=True)
             unknown = (text[a:b].strip() for i, (a, b) in spans if i == self.unk_id)
@@ -216,7 +221,8 @@ class JsonTokenizer(Tokenizer):
     @property
     def _around(self) -> tuple[list[int], list[int]]:
         """The special ids before and after a single text."""
-        sides, tokens = [side for side, *_ in self._templates[0]], [token for _, token, _ in self._templates[0]]
+        sides = [side for side, *_ in self._templates[0]]
+        tokens = [token for _, token, _ in self._templates[0]]
         return tokens[: sides.index(0)], tokens[sides.index(0) + 1 :]
 
     @cached_property
@@ -291,8 +297,9 @@ class JsonTokenizer(Tokenizer):
             vocabulary = model["vocab"]
             vocabulary |= {name: i for i, name in names.items()}
             vocabulary |= {piece: i for i, piece in enumerate(pieces, first_id + 1)}
-            halves = [(piece[:i], piece[i:]) for piece in pieces for i in range(1, len(piece))]
-            model["merges"] += [list(pair) for pair in halves if vocabulary.keys() >= {*pair}]
+            for piece in pieces:
+                halves = [[piece[:i], piece[i:]] for i in range(1, len(piece))]
+                model["merges"] += [pair for pair in halves if vocabulary.keys() >= set(pair)]
         else:
             scores = dict(model["vocab"])
             lowest = min(scores.values())
@@ -311,7 +318,8 @@ class JsonTokenizer(Tokenizer):
         Raises: ValueError if the library would give a piece another number.
         """
         fields = json.loads(self.description)
-        new, model = {i: number for number, i in enumerate(kept)}, fields["model"]
+        new = {i: number for number, i in enumerate(kept)}
+        model = fields["model"]
         fields["post_processor"] = renumbered(fields["post_processor"], new)
         fields["added_tokens"] = [one | {"id": new[one["id"]]} for one in fields["added_tokens"] if one["id"] in new]
         vocabulary = model["vocab"]

@@ -41,15 +41,29 @@ CHAT_TEMPLATE = "chat_template.jinja"
 CHAT_TEMPLATES = (CHAT_TEMPLATE, "additional_chat_templates/*.jinja")
 """The files of templates: the one named default, and those with other names, such as `tool_use`."""
 HUB_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
-    *("vocab.json", "target_vocab.json", "merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
-    *("source.spm", "target.spm", "spm.model", *CHAT_TEMPLATES),
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "target_vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "target.spm",
+    "spm.model",
+    *CHAT_TEMPLATES,
 )
 """The files of a tokenizer in a Hugging Face folder. A run has those of its tokenizer in its folder `huggingface`."""
 TEMPLATE_FILES = (*CHAT_TEMPLATES, *(f"huggingface/{name}" for name in HUB_FILES))
 """The files of a run that a chat template and its special tokens are read from, and those of an imported tokenizer."""
 SENTENCE_FILES = (
-    *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
     "[0-9]_*/config.json",
 )
 """The files of sentence embeddings in a Hugging Face folder."""
@@ -67,8 +81,10 @@ def copy_hub_files(run: Path, output: Path) -> list[str]:
 
 def copy_files(source: Path, output: Path, patterns: Iterable[str], skip: Collection[str] = ()) -> list[str]:
     """Copies the files of a folder that match a pattern, except those to skip. Returns their names."""
-    files = (file for pattern in patterns for file in sorted(source.glob(pattern)) if file.is_file())
-    names = [name for name in (str(file.relative_to(source)) for file in files) if name not in skip]
+    paths = list[str]()
+    for pattern in patterns:
+        paths += [str(file.relative_to(source)) for file in sorted(source.glob(pattern)) if file.is_file()]
+    names = [name for name in paths if name not in skip]
     for name in names:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, output / name)
@@ -161,7 +177,8 @@ class FromRun(Checked, at="data.tokenizer"):
         stem = "tokenizer" if self.side == "source" else "target_tokenizer"
         with local_files(self.path, (stem + kind.extension for kind in TOKENIZER_CLASSES)) as folder:
             tokenizer = load_tokenizer(folder, stem)
-        if (needed := tokenizer.largest_id + 1) > vocab_size:
+        needed = tokenizer.largest_id + 1
+        if needed > vocab_size:
             raise ValueError(
                 f"model.vocab_size leaves {vocab_size} ids for text, but the tokenizer of {self.path} has {needed}: "
                 "set model.vocab_size to that run's"

@@ -68,7 +68,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     def scored_pieces(self) -> dict[int, tuple[str, float]]:
         """Returns the pieces that spell text, with their scores, by id: all but special ids, single bytes and unused pieces."""
-        processor, ids = self._processor, range(self._processor.get_piece_size())
+        processor = self._processor
+        ids = range(self._processor.get_piece_size())
         kinds = (processor.is_control, processor.is_unknown, processor.is_byte, processor.is_unused)
         spelled = [i for i in ids if not any(is_kind(i) for is_kind in kinds)]
         return {i: (processor.id_to_piece(i), processor.get_score(i)) for i in spelled}
@@ -104,7 +105,8 @@ def spanned(processor: sentencepiece.SentencePieceProcessor, texts: Sequence[str
     encoded = []
     for text, read in zip(texts, processor.encode(list(texts), out_type="serialized_proto"), strict=True):
         begins = [0, *itertools.accumulate(byte & 0xC0 != 0x80 for byte in text.encode())]  # characters, by bytes
-        pieces, spans = SentencePieceText.FromString(read).pieces, list[tuple[int, int]]()
+        pieces = SentencePieceText.FromString(read).pieces
+        spans = list[tuple[int, int]]()
         for piece in reversed(pieces):
             start, stop = begins[piece.begin], begins[piece.end]
             if spans and spans[-1][0] == start == stop:
@@ -189,9 +191,11 @@ class SentencePiece(Checked, at="data.tokenizer"):
             )
         except RuntimeError as error:
             reason = f"SentencePiece cannot be trained on this text ({error})"
-            if too_high := re.search(r"set it to a value <= (\d+)", str(error)):
+            too_high = re.search(r"set it to a value <= (\d+)", str(error))
+            too_low = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
+            if too_high:
                 reason = f"the training text is too small for it; the largest possible is {too_high[1]}"
-            if too_low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            if too_low:
                 reason = f"the single characters of the training text need {too_low[1]}; set it to that or more"
             raise ValueError(f"model.vocab_size is {vocab_size}: {reason}") from error
         return SentencePieceTokenizer(model.getvalue())
@@ -202,7 +206,9 @@ def sample_lines(lines: Iterable[str], most_characters: int) -> list[str]:
 
     Every line has the same chance, and no more than the sample is in memory. A single longer line is returned whole.
     """
-    generator, share, characters = random.Random(0), 1.0, 0
+    generator = random.Random(0)
+    share = 1.0
+    characters = 0
     kept: list[tuple[float, str]] = []
     for line in lines:
         draw = generator.random()
@@ -250,7 +256,9 @@ class AddedPieces(SentencePieceTokenizer):
         prefix: bool,
     ) -> None:
         super().__init__(model)
-        self._special, self.around, self.prefix = dict(special), around, prefix
+        self._special = dict(special)
+        self.around = around
+        self.prefix = prefix
         self._pieces_of_model = self.vocab_size
         self.added = {i: {name: added[i][name] for name in ("content", *FLAGS)} for i in sorted(added)}
         self.vocab_size = max(self.vocab_size, *(i + 1 for i in self.added), 0)
@@ -260,7 +268,8 @@ class AddedPieces(SentencePieceTokenizer):
         self._inner.LoadFromSerializedProto(model if prefix else model + NO_DUMMY_PREFIX)
         self._split_at({})
         roles = (self.unk_id, self.bos_id, self.eos_id, self.mask_id, special.get("pad"))
-        self._dropped = {i for i, token in self.added.items() if token["special"]} | {i for i in roles if i is not None}
+        self._dropped = {i for i in roles if i is not None}
+        self._dropped |= {i for i, token in self.added.items() if token["special"]}
 
     def _split_at(self, names: Mapping[str, str]) -> None:
         """Makes the splitter that finds added tokens in texts, some of them by another name."""
@@ -275,7 +284,8 @@ class AddedPieces(SentencePieceTokenizer):
 
     @functools.cached_property
     def sealed(self) -> Sealed:
-        tokenizer, names = copy.copy(self), secret_names(self.special_texts)
+        tokenizer = copy.copy(self)
+        names = secret_names(self.special_texts)
         tokenizer._split_at(names)
         return Sealed(tokenizer, names)
 
@@ -284,21 +294,22 @@ class AddedPieces(SentencePieceTokenizer):
 
     def _parts(self, texts: Sequence[str]) -> TextParts:
         encodings = self._splitter.encode_batch(list(texts), add_special_tokens=False)
-        return [
-            [(text[a:b], self._ids.get(i), a == 0) for i, (a, b) in zip(row.ids, row.offsets, strict=True)]
-            for text, row in zip(texts, encodings, strict=True)
-        ]
+        rows = []
+        for text, row in zip(texts, encodings, strict=True):
+            spans = zip(row.ids, row.offsets, strict=True)
+            rows.append([(text[start:stop], self._ids.get(i), start == 0) for i, (start, stop) in spans])
+        return rows
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [
-            list(itertools.chain(*row))
-            for row in self._encoded(self._parts(texts), lambda model, batch: model.encode(batch))
-        ]
+        rows = self._encoded(self._parts(texts), lambda model, batch: model.encode(batch))
+        return [list(itertools.chain.from_iterable(row)) for row in rows]
 
     def encode_spans(self, texts: Sequence[str]) -> list[SpannedIds]:
-        rows, joined = self._parts(texts), list[SpannedIds]()
+        rows = self._parts(texts)
+        joined = list[SpannedIds]()
         for row, encoded in zip(rows, self._encoded(rows, spanned), strict=True):
-            whole, start = SpannedIds([], []), 0
+            whole = SpannedIds([], [])
+            start = 0
             for (text, i, _), read in zip(row, encoded, strict=True):
                 ids, spans = read if i is None else ([i], [(0, len(text))])
                 whole.ids.extend(ids)
@@ -313,17 +324,23 @@ class AddedPieces(SentencePieceTokenizer):
 
     def _encoded(self, rows: TextParts, encode: Callable[[Any, list[str]], Any]) -> list[list[Any]]:
         """Returns each part of `_parts` as `encode` has it, an added token as a list of its id."""
-        between = [(text, first) for row in rows for text, i, first in row if i is None]
-        outer = iter(encode(self._processor, [text for text, first in between if first]))
-        inner = iter(encode(self._inner, [text for text, first in between if not first]))
+        parts = list(itertools.chain.from_iterable(rows))
+        outer = iter(encode(self._processor, [text for text, i, first in parts if i is None and first]))
+        inner = iter(encode(self._inner, [text for text, i, first in parts if i is None and not first]))
         encoded: list[list[Any]] = []
         for row in rows:
-            encoded.append([[i] if i is not None else next(outer if first else inner) for _, i, first in row])
+            encoded.append([])
+            for _, i, first in row:
+                if i is not None:
+                    encoded[-1].append([i])
+                else:
+                    encoded[-1].append(next(outer if first else inner))
         return encoded
 
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
         """Returns the characters outside of added tokens that the vocabulary lacks, in order, each once."""
-        return super().unknown_parts(text for row in self._parts([*texts]) for text, i, _ in row if i is None)
+        parts = itertools.chain.from_iterable(self._parts(list(texts)))
+        return super().unknown_parts(text for text, i, _ in parts if i is None)
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """Returns the text of the ids; special ids and every added token with the flag `special` are dropped."""
@@ -341,14 +358,25 @@ class AddedPieces(SentencePieceTokenizer):
 
     def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
         """Returns one text, or two, each between the special ids that the folder adds."""
-        rows = [self.as_source(text) for text in (first, second) if text is not None]
-        return EncodedText([*itertools.chain(*rows)], [side for side, row in enumerate(rows) for _ in row])
+        tokens, sides = list[int](), list[int]()
+        for side, text in enumerate((first, second)):
+            if text is not None:
+                row = self.as_source(text)
+                tokens += row
+                sides += [side] * len(row)
+        return EncodedText(tokens, sides)
 
     def own_source(self, tokens: Sequence[int]) -> list[int]:
-        return [*self.as_prompt(tokens), *([self.eos_id] if self.around[1] and self.eos_id is not None else [])]
+        row = self.as_prompt(tokens)
+        if self.around[1] and self.eos_id is not None:
+            row.append(self.eos_id)
+        return row
 
     def as_prompt(self, tokens: Sequence[int]) -> list[int]:
-        return [*([self.bos_id] if self.around[0] and self.bos_id is not None else []), *map(int, tokens)]
+        row = list(map(int, tokens))
+        if self.around[0] and self.bos_id is not None:
+            row.insert(0, self.bos_id)
+        return row
 
     def to_bytes(self) -> bytes:
         fields = {"special": self._special, "around": self.around, "prefix": self.prefix}
@@ -394,11 +422,13 @@ class VocabularyPieces(AddedPieces):
 
     def _encoded(self, rows: TextParts, encode: Callable[[Any, list[str]], Any]) -> list[list[Any]]:
         def mapped(model: object, texts: list[str]) -> list[object]:
-            ids = self.ids
-            return [
-                row._replace(ids=[ids[i] for i in row.ids]) if isinstance(row, SpannedIds) else [ids[i] for i in row]
-                for row in encode(model, texts)
-            ]
+            rows = list[object]()
+            for row in encode(model, texts):
+                if isinstance(row, SpannedIds):
+                    rows.append(row._replace(ids=[self.ids[i] for i in row.ids]))
+                else:
+                    rows.append([self.ids[i] for i in row])
+            return rows
 
         return super()._encoded(rows, mapped)
 
@@ -448,14 +478,18 @@ class MarianTokenizer(Tokenizer):
             raise ValueError(
                 f"ids of the vocabulary are not unique: each piece needs an id of its own, from 0 to {MOST_IDS - 1}"
             )
-        if missing := [piece for piece in (pad, unk, eos) if piece not in ids]:
+        missing = [piece for piece in (pad, unk, eos) if piece not in ids]
+        if missing:
             raise ValueError(f"the vocabulary lacks a special token: {missing[0]}")
-        self._ids, self._names = dict(ids), {"pad": pad, "unk": unk, "eos": eos}
+        self._ids = dict(ids)
+        self._names = {"pad": pad, "unk": unk, "eos": eos}
         self.vocab_size = max(ids.values()) + 1
         self._pieces = [""] * self.vocab_size
         for piece, i in ids.items():
             self._pieces[i] = piece
-        self.pad_id, self.eos_id, self.bos_id = ids[pad], ids[eos], None
+        self.pad_id = ids[pad]
+        self.eos_id = ids[eos]
+        self.bos_id = None
         self._unknown = self.unk_id = ids[unk]
 
     def _pieces_of(self, texts: Sequence[str]) -> list[list[str]]:

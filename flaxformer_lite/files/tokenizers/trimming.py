@@ -53,25 +53,28 @@ def to_trim(tokenizer: Tokenizer) -> JsonTokenizer:
             "WordPiece"
         )
     model = json.loads(base.description)["model"]
-    if model["type"] == "BPE" and (affix := model["continuing_subword_prefix"] or model["end_of_word_suffix"]):
-        raise ValueError(
-            f"the tokenizer marks parts of words by {affix!r}: only BPE without such a mark is cut, as SentencePiece and GPT-2 "
-            "have it"
-        )
+    if model["type"] == "BPE":
+        affix = model["continuing_subword_prefix"] or model["end_of_word_suffix"]
+        if affix:
+            raise ValueError(
+                f"the tokenizer marks parts of words by {affix!r}: only BPE without such a mark is cut, as SentencePiece and GPT-2 "
+                "have it"
+            )
     return base
 
 
 def needed_by(tokenizer: JsonTokenizer, lines: Iterator[str]) -> TextNeeds:
     """Returns the need of the lines. Raises: ValueError if all are blank."""
     ids, missing, characters = set[int](), list[set[int]](), Counter[str]()
-    lines, number = filter(str.strip, lines), 0
-    while batch := [*itertools.islice(lines, LINES_READ_AT_ONCE)]:
+    lines = filter(str.strip, lines)
+    number = 0
+    while batch := list(itertools.islice(lines, LINES_READ_AT_ONCE)):
         for row in tokenizer.encode_batch(batch):
             number += 1
             if number % HELD_OUT:
                 ids.update(row)
-            elif more := {*row} - ids:
-                missing.append(more)
+            elif not ids.issuperset(row):
+                missing.append(set(row) - ids)
         characters.update("".join(batch))
     if not number:
         raise ValueError("every line of the text is blank: give text of the languages that the run is for")
@@ -125,7 +128,8 @@ def is_basic(character: str, scripts: Collection[str], by_bytes: bool) -> bool:
 def with_parts(tokenizer: JsonTokenizer, ids: Iterable[int]) -> list[int]:
     """Returns the ids in their order, with those of all that byte-pair encoding joins on the way to their pieces."""
     ranks = {pair: rank for rank, pair in enumerate(tokenizer.merges)}
-    kept, never = {*ids}, len(ranks)
+    kept = {*ids}
+    never = len(ranks)
     numbers = {tokenizer.piece(i): i for i in tokenizer.with_pieces(range(tokenizer.largest_id + 1))}
     for piece in tokenizer.pieces(tokenizer.with_pieces([*kept])) if ranks else ():
         word = [*piece]

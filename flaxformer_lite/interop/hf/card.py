@@ -13,12 +13,22 @@ from flaxformer_lite.interop.options import lookup
 
 CARD = "README.md"
 LISTED_SETTINGS = (
-    *("model.num_encoder_layers", "model.num_decoder_layers", "model.d_model", "model.num_heads", "model.d_ff"),
-    *("model.vocab_size", "model.positions", "data.max_source_length"),
+    "model.num_encoder_layers",
+    "model.num_decoder_layers",
+    "model.d_model",
+    "model.num_heads",
+    "model.d_ff",
+    "model.vocab_size",
+    "model.positions",
+    "data.max_source_length",
 )
 TRAINING = (
-    *("objective.kind", "optimizer.algorithm.kind", "optimizer.schedule.kind", "data.tokens_per_batch"),
-    *("train.steps", "train.seed"),
+    "objective.kind",
+    "optimizer.algorithm.kind",
+    "optimizer.schedule.kind",
+    "data.tokens_per_batch",
+    "train.steps",
+    "train.seed",
 )
 """Settings of a model that was trained here."""
 
@@ -55,7 +65,8 @@ def model_card(
     `origin` is `imported.json` of an imported run, or of one that started from it, empty for another; `theirs` the exported
     `config.json`; `files` a folder with the tokenizer's files.
     """
-    source, architecture = origin.get("weights", ""), theirs["architectures"][0]
+    source = origin.get("weights", "")
+    architecture = theirs["architectures"][0]
     base = source.removeprefix("hf://").partition("@")[0] if source.startswith("hf://") else None
     header = {"library_name": "transformers", "tags": ["flaxformer_lite"], "license": about.license, "base_model": base}
     lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in header.items() if value is not None]
@@ -129,5 +140,8 @@ def usage(name: str, model: ModelConfig, architecture: str, files: Path) -> str:
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Returns a Markdown table."""
     # A signature contains |, which divides cells.
-    lines = [[str(cell).replace("|", "\\|") for cell in row] for row in [header, ["---"] * len(header), *rows]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = list[str]()
+    for row in [header, ["---"] * len(header), *rows]:
+        cells = [str(cell).replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

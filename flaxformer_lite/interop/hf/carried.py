@@ -20,17 +20,25 @@ from flaxformer_lite.interop.name_map import NumpyArrays
 from flaxformer_lite.interop.options import Options
 
 PROGRAM = (
-    *("transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "auto_map", "_from_model_config"),
-    *("unsloth_fixed", "unsloth_version", "_model_name_or_path"),
+    "transformers_version",
+    "_name_or_path",
+    "name_or_path",
+    "_commit_hash",
+    "auto_map",
+    "_from_model_config",
+    "unsloth_fixed",
+    "unsloth_version",
+    "_model_name_or_path",
 )
 """Options that name the folder, and the program that wrote it."""
 NUMBER_TYPES = ("torch_dtype", "dtype", "use_bfloat16")
 """Options that name the number type: an export has float32."""
+OF_CLASSES = ("architectures", "id2label", "label2id", "num_labels", "_num_labels", "problem_type")
+"""Options of the class and its classes, which the model and the objective decide."""
 RENEWED = (
     *PROGRAM,
     *NUMBER_TYPES,
-    # the class and its classes, which the model and the objective decide
-    *("architectures", "id2label", "label2id", "num_labels", "_num_labels", "problem_type"),
+    *OF_CLASSES,
     *GENERATION,  # in `generation_config.json`
 )
 FORCED = ("forced_bos_token_id", "forced_eos_token_id")
@@ -56,7 +64,8 @@ def carried(
     For a model that says what the old folder said, its options stay, in their spelling. For another, each option that the table
     writes otherwise is replaced, and older spellings are left out.
     """
-    options, full = Options(theirs), family.full_names(tensors)
+    options = Options(theirs)
+    full = family.full_names(tensors)
     try:
         before = family.options_for(family.model_config(options, full))
     except ValueError:

@@ -34,10 +34,29 @@ NEUTRAL: dict[str, Any] = {
 SKIPPED = "encoder_no_repeat_ngram_size"
 """An option of decoding that is left out with a note, and stays in an export."""
 HARMLESS = (
-    *("transformers_version", "_from_model_config", "use_cache", "cache_implementation", "cache_config", "max_time"),
-    *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
-    *("remove_invalid_values", "token_healing", "low_memory", "is_assistant", "disable_compile", "compile_config"),
-    *("return_legacy_cache", "prefill_chunk_size", "trust_remote_code", "sep_token_id", "unk_token_id", "cls_token_id"),
+    "transformers_version",
+    "_from_model_config",
+    "use_cache",
+    "cache_implementation",
+    "cache_config",
+    "max_time",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "output_logits",
+    "return_dict_in_generate",
+    "remove_invalid_values",
+    "token_healing",
+    "low_memory",
+    "is_assistant",
+    "disable_compile",
+    "compile_config",
+    "return_legacy_cache",
+    "prefill_chunk_size",
+    "trust_remote_code",
+    "sep_token_id",
+    "unk_token_id",
+    "cls_token_id",
 )
 """Options that change no token."""
 
@@ -88,7 +107,8 @@ def decode_config(
     for name, value in NEUTRAL.items():
         options.only(name, value)
     options.ignore(*HARMLESS, *SPECIAL_IDS)
-    if length := options.integer(SKIPPED, 0):
+    length = options.integer(SKIPPED, 0)
+    if length:
         notes.append(f"{SKIPPED} is {length}; it was skipped: answers may repeat {length} tokens of their source")
     end = options.raw("eos_token_id", special.eos)
     ends = known_ids(options, "eos_token_id", end, model.output_size, notes)
@@ -118,10 +138,13 @@ def known_ids(options: Options, name: str, value: object, size: int, notes: list
 
     Raises: ValueError for another value of the option.
     """
-    ids = tuple(value) if isinstance(value, list | tuple) else () if value is None else (value,)
+    ids: tuple[Any, ...] = ()
+    if value is not None:
+        ids = tuple(value) if isinstance(value, list | tuple) else (value,)
     if value == [] or any(type(i) is not int for i in ids):
         raise options.wrong(name, "it should be a token id, or a list of such, or null for none")
-    if outside := [str(i) for i in ids if not -1 <= i < size]:
+    outside = [str(i) for i in ids if not -1 <= i < size]
+    if outside:
         notes.append(f"{name} has {cut(', '.join(outside))}, and the model's ids are 0 to {size - 1}: it was left out")
     return tuple(i for i in ids if 0 <= i < size)
 
@@ -163,7 +186,8 @@ def read_lengths(options: Options, model: ModelConfig, notes: list[str]) -> tupl
 
     Raises: ValueError where a smallest length counts the prompt too.
     """
-    longest, shortest = options.optional_integer("max_length"), options.integer("min_length", 0)
+    longest = options.optional_integer("max_length")
+    shortest = options.integer("min_length", 0)
     most, least = options.optional_integer("max_new_tokens"), options.optional_integer("min_new_tokens")
     if model.num_encoder_layers == 0:
         if longest is not None:
@@ -195,9 +219,10 @@ def suppress_ids(options: Options, ends: Collection[int], size: int, notes: list
     words = options.items("bad_words_ids")
     if any(not isinstance(word, list) or len(word) != 1 for word in words):
         raise options.wrong("bad_words_ids", "only words of one token are implemented")
-    bad = [i for word in words for i in word] or None
+    bad = [word[0] for word in words] or None
     kept = known_ids(options, "suppress_tokens", options.items("suppress_tokens") or None, size, notes)
-    return tuple(sorted({*known_ids(options, "bad_words_ids", bad, size, notes)} - {*ends} | {*kept}))
+    banned = known_ids(options, "bad_words_ids", bad, size, notes)
+    return tuple(sorted(set(banned) - set(ends) | set(kept)))
 
 
 # Back ------------------------------------------------------------------------------------------------------------------

@@ -67,10 +67,10 @@ FAMILIES: Families = {family.model_type: family for module in MODULES for family
 
 def known_families() -> Families:
     """Returns the families that are known here, and each that is a variable of a file or module which was imported by its name."""
-    families = [
-        value for _, module in IMPORTED.values() for value in vars(module).values() if isinstance(value, Family)
-    ]
-    return {**FAMILIES, **{family.model_type: family for family in families}}
+    known = dict(FAMILIES)
+    for _, module in IMPORTED.values():
+        known |= {value.model_type: value for value in vars(module).values() if isinstance(value, Family)}
+    return known
 
 
 def family_of(model_type: object, families: Families | None = None) -> Family:

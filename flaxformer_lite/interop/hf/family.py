@@ -146,7 +146,8 @@ class Family:
 
         Raises: ValueError where the values of an ignorable tensor are not the expected ones.
         """
-        tensors, skipped = dict(tensors), []
+        tensors = dict(tensors)
+        skipped = []
         matches = [
             (name, ignorable)
             for ignorable in self.ignorable

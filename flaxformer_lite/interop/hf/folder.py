@@ -61,11 +61,14 @@ def read_config(folder: Path) -> dict[str, Any]:
         what = "does not exist"
         if folder.exists():
             what = "has no config.json" if folder.is_dir() else "is not a folder"
-        if deeper := next(iter(sorted(folder.glob("*/config.json"))), None):
-            raise ValueError(
-                f"{folder} {what}, but {deeper.relative_to(folder)} exists: name the folder {deeper.parent}"
-            )
-        for file in names_of_files(folder) if folder.is_dir() else [folder.name] if folder.exists() else []:
+        deeper = sorted(folder.glob("*/config.json"))
+        if deeper:
+            first = deeper[0]
+            raise ValueError(f"{folder} {what}, but {first.relative_to(folder)} exists: name the folder {first.parent}")
+        files = list[str]()
+        if folder.exists():
+            files = names_of_files(folder) if folder.is_dir() else [folder.name]
+        for file in files:
             if any(fnmatchcase(file, pattern) for pattern in UNREAD):
                 raise ValueError(f"{folder} {what}, and {file} is not read: {instead_of(file)}")
         raise ValueError(
@@ -79,7 +82,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_tensors(folder: Path) -> Tensors:
     """Returns every tensor by name, as stored. Raises: ValueError where a file is missing, damaged or holds more than tensors."""
-    if (file := stored(folder, WEIGHTS, INDEX)) is None:
+    file = stored(folder, WEIGHTS, INDEX)
+    if file is None:
         raise ValueError(f"{folder} is not a model to read: it {weights_elsewhere(names_of_files(folder))}")
     return read_shards(file) if file.suffix == ".json" else read_file(file)
 
@@ -91,13 +95,14 @@ def either(*names: str) -> tuple[str, ...]:
 
 def stored(folder: Path, *names: str) -> Path | None:
     """Returns the first of these files that a folder has, also by its older name; None if it has no such file."""
-    return next((folder / name for name in either(*names) if (folder / name).is_file()), None)
+    paths = [folder / name for name in either(*names)]
+    return next((path for path in paths if path.is_file()), None)
 
 
 def names_of_files(folder: Path) -> list[str]:
     """Returns the names of the files in a folder and in the folders in it."""
-    files = (path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
-    return sorted(str(path.relative_to(folder)) for path in files)
+    paths = [*folder.glob("*"), *folder.glob("*/*")]
+    return sorted(str(path.relative_to(folder)) for path in paths if path.is_file())
 
 
 def weights_elsewhere(files: Iterable[str]) -> str:
@@ -105,19 +110,29 @@ def weights_elsewhere(files: Iterable[str]) -> str:
     files = [file for file in files if not any(fnmatchcase(Path(file).name, pattern) for pattern in TRAINING_STATE)]
 
     def first(*patterns: str) -> str:
-        return next((file for pattern in patterns for file in files if fnmatchcase(file, pattern)), "")
+        for pattern in patterns:
+            for file in files:
+                if fnmatchcase(file, pattern):
+                    return file
+        return ""
 
     for shards, index in zip(either(SHARDS), either(INDEX), strict=True):
-        if shard := first(shards):
+        shard = first(shards)
+        if shard:
             return f"has {shard} without {index}, which tells the tensors of each file: copy it there too"
-    if adapters := first(*either(ADAPTER_WEIGHTS)):
+    adapters = first(*either(ADAPTER_WEIGHTS))
+    if adapters:
         return f"has {adapters} without adapter_config.json, which names the base: copy it there too"
-    if file := next((file for file in files if "/" not in file and file.endswith((".safetensors", *PICKLES))), ""):
+    beside = [file for file in files if "/" not in file]
+    file = next((file for file in beside if file.endswith((".safetensors", *PICKLES))), "")
+    if file:
         name = WEIGHTS if file.endswith(".safetensors") else PICKLED[WEIGHTS]
         return f"has {file}, but no {name}: give it that name if it holds the model's tensors by their names in transformers"
-    if deeper := first(*(f"*/{name}" for name in either(WEIGHTS, INDEX))):
+    deeper = first(*(f"*/{name}" for name in either(WEIGHTS, INDEX)))
+    if deeper:
         return f"has its weights in {deeper}: name the folder {Path(deeper).parent.name} in it"
-    if other := first(*UNREAD):
+    other = first(*UNREAD)
+    if other:
         return f"has {other}, which is not read, and no {WEIGHTS}: {instead_of(other)}"
     return f"has neither {WEIGHTS} nor {INDEX}, nor {PICKLED[WEIGHTS]}: name a folder with the weights in it"
 
@@ -136,7 +151,8 @@ def instead_of(file: str) -> str:
 
 def read_shards(index: Path) -> Tensors:
     """Returns the tensors of all files that the index names. Raises: ValueError where index and files do not agree."""
-    file_of, folder = read_json(index).get("weight_map"), index.parent
+    file_of = read_json(index).get("weight_map")
+    folder = index.parent
     if not isinstance(file_of, dict) or not all(isinstance(file, str) for file in file_of.values()):
         raise ValueError(f"{index} has no weight_map from tensor names to files: copy it again")
     tensors: Tensors = {}
@@ -144,7 +160,8 @@ def read_shards(index: Path) -> Tensors:
         if Path(file).name != file or not (folder / file).is_file():
             raise ValueError(f"{index} names {cut(file)}, which is not in the folder: copy it there")
         tensors |= read_file(folder / file)
-    if strays := tensors.keys() ^ file_of.keys():
+    strays = tensors.keys() ^ file_of.keys()
+    if strays:
         raise ValueError(f"{index} does not fit its files, by {cut(min(strays))}: copy all again")
     return tensors
 

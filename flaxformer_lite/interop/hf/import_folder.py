@@ -72,24 +72,30 @@ def read_folder(folder: Path, families: Families | None = None, *, follow_links:
     """
     if not follow_links:
         check_links(folder)
-    whole, rules = read_config(folder), folder / "generation_config.json"
+    whole = read_config(folder)
+    rules = folder / "generation_config.json"
     config = text_config(whole)
     generation = read_json(rules) if rules.is_file() else None
     if config.get("quantization_config"):
         rule = "quantized weights are not read: save the model in bfloat16 or float32, or name the model that it was made of"
         raise Options(config).wrong("quantization_config", rule)
     family = family_of(config.get("model_type"), families)
-    tensors, no_pictures = read_tensors(folder), ""
+    tensors = read_tensors(folder)
+    no_pictures = ""
     if family.model_type != whole["model_type"]:
         tensors, no_pictures = text_tensors(tensors)
     fit, renamed = fit_names(family, config, tensors)
     steps = read_steps(folder)
     model = dataclasses.replace(fit.model, sentence_embedding=steps.embedding)
-    names, tensors = fit.names + dense_names(model, steps.dense), fit.tensors | dense_tensors(folder, steps.dense)
+    names = fit.names + dense_names(model, steps.dense)
+    tensors = fit.tensors | dense_tensors(folder, steps.dense)
     longest = max_length(folder, config, model)
     metric = read_metric(folder, model, longest)
     if metric is not None:
-        model, names, tensors, longest = metric.model, names + metric.names, tensors | metric.tensors, metric.max_length
+        model = metric.model
+        names = names + metric.names
+        tensors = tensors | metric.tensors
+        longest = metric.max_length
     decode, notes = decode_config(config, generation, model, family.special)
     try:
         params = to_params(tensors, names, model)
@@ -144,7 +150,7 @@ def fitted(family: Family, config: Mapping[str, object], tensors: NumpyArrays) -
     unread = refuse_unread(options, family.model_type)
     architecture = family.architecture(model, {*tensors, architecture_of(options)})
     names = family.name_map(model, architecture)
-    wanted = {name for weight in names for name in weight.names}
+    wanted = set[str]().union(*(weight.names for weight in names))
     needed, skipped = family.split_ignorable(tensors, wanted, model)
     return Fitted(model, architecture, names, needed, skipped, unread, misfits=len(needed.keys() ^ wanted))
 

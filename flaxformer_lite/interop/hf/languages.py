@@ -14,15 +14,19 @@ def read_languages(folder: Path, config: Mapping[str, Any], tokenizers: Tokenize
     """Returns the languages that the tokenizer has tokens for; None for a model of one direction."""
     if tokenizers is None:
         return None
-    settings, tokenizer = read_json(folder / "tokenizer_config.json"), tokenizers.source
+    settings = read_json(folder / "tokenizer_config.json")
+    tokenizer = tokenizers.source
     for one in classes_with_languages(class_name(folder, config), config.get("model_type", "")):
         form = CLASSES[one].languages
         plain = form.get("target") == "source"  # a piece like others, or a special token
         pieces = map(tokenizer.piece, range(tokenizer.largest_id + 1)) if plain else tokenizer.special_texts
-        if codes := codes_in([*pieces], form["token"]):
+        codes = codes_in(list(pieces), form["token"])
+        if codes:
             place = {"source": "behind"} if one == "NllbTokenizer" and settings.get("legacy_behaviour") else {}
-            if plain and tokenizer.pieces(tokenizer.encode(form["token"].replace("{}", codes[0])))[:-1] == ["▁"]:
-                place = {"token": "▁" + form["token"]}
+            if plain:
+                of_first = tokenizer.pieces(tokenizer.encode(form["token"].replace("{}", codes[0])))
+                if of_first[:-1] == ["▁"]:
+                    place = {"token": "▁" + form["token"]}
             pair = settings.get("src_lang"), settings.get("tgt_lang")
             known = {"direction": pair} if all(code in codes for code in pair) else {}
             return Languages(codes=codes, **{**form, **place, **known})
@@ -31,7 +35,9 @@ def read_languages(folder: Path, config: Mapping[str, Any], tokenizers: Tokenize
 
 def classes_with_languages(name: str, model_type: str) -> list[str]:
     """Returns the class of a tokenizer if it has languages; else those with languages that a model of this type is used with."""
-    usual = [OF_MODELS.get(model_type, ""), *(["NllbTokenizer"] if model_type == "m2m_100" else [])]
-    return [
-        one for one in ([name] if CLASSES.get(name, PLAIN).languages else usual) if CLASSES.get(one, PLAIN).languages
-    ]
+    if CLASSES.get(name, PLAIN).languages:
+        return [name]
+    usual = [OF_MODELS.get(model_type, "")]
+    if model_type == "m2m_100":
+        usual.append("NllbTokenizer")
+    return [one for one in usual if CLASSES.get(one, PLAIN).languages]

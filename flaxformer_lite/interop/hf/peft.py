@@ -37,17 +37,21 @@ NAMED = re.compile(r"(\.lora_[AB])(\.[^.]+)(\.weight)$")
 """The end of a name with that of the adapter, such as `default`, which PEFT leaves out in a file."""
 
 WITHOUT_EFFECT = (
-    *(
-        "task_type",
-        "auto_mapping",
-        "peft_version",
-        "base_model_name_or_path",
-        "revision",
-        "inference_mode",
-        "runtime_config",
-    ),
-    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "fan_in_fan_out", "eva_config"),
-    *("megatron_core", "qalora_group_size"),
+    "task_type",
+    "auto_mapping",
+    "peft_version",
+    "base_model_name_or_path",
+    "revision",
+    "inference_mode",
+    "runtime_config",
+    "target_modules",
+    "exclude_modules",
+    "layers_to_transform",
+    "layers_pattern",
+    "fan_in_fan_out",
+    "eva_config",
+    "megatron_core",
+    "qalora_group_size",
 )
 """Options that say what the tensors say too, or how they were made."""
 
@@ -79,9 +83,12 @@ def read_adapters(folder: Path, base: Imported) -> Imported:
     options.only("peft_type", "LORA")
     options.only("bias", "none")
     options.only("init_lora_weights", True, "gaussian", "orthogonal", "eva")  # the others change the base too
-    rank, alpha, dropout = options.integer("r", 8), options.number("lora_alpha", 8), options.number("lora_dropout", 0)
+    rank = options.integer("r", 8)
+    alpha = options.number("lora_alpha", 8)
+    dropout = options.number("lora_dropout", 0)
     power = 0.5 if options.flag("use_rslora", False) else 1.0
-    ranks, alphas = read_pattern(options, "rank_pattern", (int,)), read_pattern(options, "alpha_pattern", (int, float))
+    ranks = read_pattern(options, "rank_pattern", (int,))
+    alphas = read_pattern(options, "alpha_pattern", (int, float))
     options.finish(WITHOUT_EFFECT)
     if rank < 1:
         raise options.wrong("r", "it should be at least 1")
@@ -89,36 +96,41 @@ def read_adapters(folder: Path, base: Imported) -> Imported:
         rule = "it should be above 0: with 0 the adapters do nothing, so import the base; with less, merge them by PEFT"
         raise options.wrong("lora_alpha", rule)
 
-    known = {
-        f"{name.removesuffix('.weight')}{end}"
-        for weight in base.names
-        if weight.path.endswith("/kernel")
-        for name in weight.names
-        for end in (A, B)
-    }
+    known = set[str]()
+    for weight in base.names:
+        if weight.path.endswith("/kernel"):
+            modules = [name.removesuffix(".weight") for name in weight.names]
+            known.update(module + A for module in modules)
+            known.update(module + B for module in modules)
     stored, renamed = unwrapped(text_names(read_tensors(folder)), known)
     tensors = base.family.full_names(stored)
     most = max((x.shape[0] for name, x in tensors.items() if name.endswith(A)), default=rank)
     factor = alpha / rank**power
     lora_alpha = alpha if (most, power) == (rank, 1) else factor * most
-    params, targets, scaled, shared = flatten_dict(base.params, sep="/"), [], [], []
+    params = flatten_dict(base.params, sep="/")
+    targets, scaled, shared = list[str](), list[str](), list[str]()
     for weight in base.names:
         path = weight.path.removesuffix("/kernel")
         modules = [name.removesuffix(".weight") for name in weight.names]
-        if path == weight.path or not any(module + end in tensors for module in modules for end in (A, B)):
+        has_adapter = any(module + A in tensors or module + B in tensors for module in modules)
+        if path == weight.path or not has_adapter:
             continue
         wide, narrow = params[weight.path].shape[-2:]
-        a, b = np.zeros((len(modules), wide, most), np.float32), np.zeros((len(modules), most, narrow), np.float32)
+        a = np.zeros((len(modules), wide, most), np.float32)
+        b = np.zeros((len(modules), most, narrow), np.float32)
         for i, module in enumerate(modules):
             if (module + A in tensors) != (module + B in tensors):
                 raise ValueError(
                     f"{module} has an adapter without its other matrix: the file is not whole, copy it again"
                 )
             if module + A in tensors:
-                own_a, own_b = (np.asarray(tensors[module + end], np.float32).T for end in (A, B))
-                own_b = own_b if weight.part is None else own_b[:, weight.part]
+                own_a = np.asarray(tensors[module + A], np.float32).T
+                own_b = np.asarray(tensors[module + B], np.float32).T
+                if weight.part is not None:
+                    own_b = own_b[:, weight.part]
                 theirs = module if module + A in stored else module.removeprefix(base.family.prefix)
-                own_rank, own_alpha = int(of_pattern(ranks, theirs, rank)), of_pattern(alphas, theirs, alpha)
+                own_rank = int(of_pattern(ranks, theirs, rank))
+                own_alpha = of_pattern(alphas, theirs, alpha)
                 if (own_a.shape, own_b.shape) != ((wide, own_rank), (own_rank, narrow)):
                     raise ValueError(
                         f"{module} has an adapter of shapes {own_a.shape} and {own_b.shape}: they should be {(wide, own_rank)} and "
@@ -137,9 +149,13 @@ def read_adapters(folder: Path, base: Imported) -> Imported:
     check_read(tensors, known, targets)
     lora = LoRA(rank=most, alpha=lora_alpha, targets=tuple(targets), dropout=dropout)
     model = dataclasses.replace(base.model, lora=lora)
-    if lost := sorted(params.keys() ^ our_shapes(model).keys()):
+    lost = sorted(params.keys() ^ our_shapes(model).keys())
+    if lost:
         raise ValueError(f"{lost[0].partition('/lora_')[0]} has an adapter: only projections can have one here")
-    notes = [*base.notes, *filter(None, [renamed]), *training_notes(scaled, shared)]
+    notes = list(base.notes)
+    if renamed:
+        notes.append(renamed)
+    notes += training_notes(scaled, shared)
     return base._replace(model=model, params=unflatten_dict(params, sep="/"), notes=notes)
 
 
@@ -173,7 +189,8 @@ def read_pattern(options: Options, name: str, kinds: tuple[type, ...]) -> dict[s
 
 def read_tensors(folder: Path) -> Tensors:
     """Returns the tensors by names of the adapted class. Raises: ValueError where the file is missing or damaged."""
-    if (path := stored(folder, ADAPTER_WEIGHTS)) is None:
+    path = stored(folder, ADAPTER_WEIGHTS)
+    if path is None:
         raise ValueError(f"{folder} has no {ADAPTER_WEIGHTS}: copy it there too")
     weights = read_file(path)
     tensors = {NAMED.sub(r"\1\3", name).removeprefix(START): x for name, x in weights.items()}
@@ -181,14 +198,16 @@ def read_tensors(folder: Path) -> Tensors:
         raise ValueError(
             f"{path} holds several adapters, by {cut(min(weights))}: save each in a folder of its own by PEFT"
         )
-    if damaged := [name for name, x in tensors.items() if not is_finite(x)]:
+    damaged = [name for name, x in tensors.items() if not is_finite(x)]
+    if damaged:
         raise ValueError(f"{damaged[0]} has a NaN or an infinity: the file is damaged, or its training failed")
     return tensors
 
 
 def check_read(tensors: NumpyArrays, known: Set[str], targets: Sequence[str]) -> None:
     """Raises: ValueError that lists the tensors that belong to no projection of the base."""
-    if left := listed("left over", tensors.keys() - known):
+    left = listed("left over", tensors.keys() - known)
+    if left:
         raise ValueError(f"{left}: only adapters of projections of the base are read; merge the others by PEFT")
     if not targets:
         raise ValueError(f"{ADAPTER_WEIGHTS} holds no adapter: name another folder")
@@ -221,19 +240,24 @@ def adapter_documents(
                 f"{weight.names[0]} holds {path.rpartition('/')[2]} and others in one matrix, for which PEFT has one adapter: "
                 "export the merged model, without adapters"
             )
-        pair = (flat[f"{path}/{name}/kernel"] for name in ("lora_a", "lora_b"))
-        a, b = (x if weight.stacked else x[None] for x in pair)
+        a, b = flat[f"{path}/lora_a/kernel"], flat[f"{path}/lora_b/kernel"]
+        if not weight.stacked:
+            a, b = a[None], b[None]
         for name, own_a, own_b in zip(weight.names, a, b, strict=True):
             module = name.removesuffix(".weight")
             adapted.add(module)
             tensors |= {f"{module}{A}": own_a.T, f"{module}{B}": own_b.T}
     ends = {module.rpartition(".")[2] for module in adapted}
-    alike = {name.removesuffix(".weight") for weight in names for name in weight.names if name.endswith(".weight")}
+    alike = set[str]()
+    for weight in names:
+        alike.update(name.removesuffix(".weight") for name in weight.names if name.endswith(".weight"))
     short = all(module in adapted for module in alike if module.rpartition(".")[2] in ends)
-    task = None if model.head is None else "SEQ_2_SEQ_LM" if model.has_two_stacks else "CAUSAL_LM"
+    task = None
+    if model.num_decoder_layers and model.head is not None:
+        task = "SEQ_2_SEQ_LM" if model.has_two_stacks else "CAUSAL_LM"
     config = {
         "peft_type": "LORA",
-        "task_type": task if model.num_decoder_layers else None,
+        "task_type": task,
         "base_model_name_or_path": base and base.removeprefix("hf://").partition("@")[0],
         "revision": base.partition("@")[2] if base and base.startswith("hf://") else None,
         "r": lora.rank,

@@ -120,9 +120,9 @@ def marian(source: MarianTokenizer, target: MarianTokenizer) -> dict[str, Any]:
 def special_tokens(tokenizer: Tokenizer, roles: dict[str, tuple[str, ...]]) -> dict[str, object]:
     """Returns the text of the special tokens, by the names that their roles have in the library."""
     ids = tokenizer.special._asdict()
-    return {
-        f"{name}_token": tokenizer.pieces([ids[role]])[0]
-        for role, names in roles.items()
-        if ids[role] is not None
-        for name in names
-    }
+    tokens = dict[str, Any]()
+    for role, names in roles.items():
+        if ids[role] is not None:
+            (piece,) = tokenizer.pieces([ids[role]])
+            tokens |= {f"{name}_token": piece for name in names}
+    return tokens

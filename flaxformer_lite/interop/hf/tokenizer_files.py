@@ -66,7 +66,8 @@ def read_tokenizers(folder: Path, config: Mapping[str, object], vocab_sizes: tup
     if taken.tokenizers is not None:
         sides = (taken.tokenizers.source, taken.tokenizers.target)
         for tokenizer, size in zip(sides, vocab_sizes, strict=True):
-            if (needed := tokenizer.largest_id + 1) > size:
+            needed = tokenizer.largest_id + 1
+            if needed > size:
                 return Found(None, f"the tokenizer has {needed} ids, and the model reads {size}")
     return taken
 
@@ -136,10 +137,10 @@ def unknown_class(name: str) -> str:
 
 def why_none(folder: Path, name: str) -> str:
     """Returns the reason that a folder's tokenizer is not read: the files that it has, or their absence."""
-    here = [file.name for pattern in TOKENIZER_PATTERNS for file in sorted(folder.glob(pattern))]
-    deeper = [
-        str(file.relative_to(folder)) for pattern in TOKENIZER_PATTERNS for file in sorted(folder.glob(f"*/{pattern}"))
-    ]
+    here, deeper = list[str](), list[str]()
+    for pattern in TOKENIZER_PATTERNS:
+        here += [file.name for file in sorted(folder.glob(pattern))]
+        deeper += [str(file.relative_to(folder)) for file in sorted(folder.glob(f"*/{pattern}"))]
     remedy = "save a tokenizer.json with the library (AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW))"
     if here:
         what = f"a {cut(name)}" if name else "a tokenizer whose class nothing names"
@@ -158,7 +159,8 @@ def has(folder: Path, *names: str) -> bool:
 def finished(library: Library, settings: "TokenizerSettings", size: int | None) -> Found:
     """Returns a tokenizer of the library for both sides, without the added tokens whose ids are from `size` on."""
     description = json.loads(library.to_str())
-    tokens, values = description["added_tokens"], settings.values
+    tokens = description["added_tokens"]
+    values = settings.values
     left_out = [token["content"] for token in tokens if size is not None and token["id"] >= size]
     description["added_tokens"] = tokens[: len(tokens) - len(left_out)]  # they are sorted by their ids
     text = json.dumps(description, ensure_ascii=False) if left_out else library.to_str()
@@ -168,7 +170,9 @@ def finished(library: Library, settings: "TokenizerSettings", size: int | None) 
 
 def joint(tokenizer: Tokenizer, left_out: Sequence[str], settings: "TokenizerSettings", size: int | None) -> Found:
     """Returns one tokenizer for both sides, with notes on the tokens that are left out and on the end of a text."""
-    notes, end, ends = [], tokenizer.eos_id, settings.model_ids["eos"]
+    notes = []
+    end = tokenizer.eos_id
+    ends = settings.model_ids["eos"]
     if left_out:
         names = ", ".join(map(quoted, left_out[:3])) + (f" and {len(left_out) - 3} more" if left_out[3:] else "")
         notes.append(
@@ -247,12 +251,20 @@ def read_settings(folder: Path, config: Mapping[str, object], theirs: TokenizerC
     once = {repr(token): token for token in [*named, *listed]}.values()  # of two descriptions the last one counts
     others = {content(token): added_token(token, special=True) for token in once}
     more = [token for text, token in others.items() if text not in known]
-    files, model_ids = (read_json(folder / "generation_config.json"), config), {}
-    for role, names in SPECIAL_NAMES.items():
-        ids = (file.get(f"{name}_token_id") for name in names for file in files)
-        one: Any = next((value for value in ids if value is not None), [])
-        model_ids[role] = [i for i in (one if isinstance(one, list) else [one]) if type(i) is int and i >= 0]
+    files = (read_json(folder / "generation_config.json"), config)
+    model_ids = {role: stated_ids(names, files) for role, names in SPECIAL_NAMES.items()}
     return TokenizerSettings(values, by_class, older, added, texts, lists, more, model_ids)
+
+
+def stated_ids(names: Iterable[str], files: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Returns the ids that the first of the files states for the first of the names of a special token."""
+    for name in names:
+        for file in files:
+            stated = file.get(f"{name}_token_id")
+            if stated is not None:
+                ids = stated if isinstance(stated, list) else [stated]
+                return [i for i in ids if type(i) is int and i >= 0]
+    return []
 
 
 def listed_tokens(values: Mapping[str, object]) -> tuple[list[Any], list[Any]]:
@@ -272,7 +284,8 @@ def stated_tokens(stated: Iterable[tuple[Any, Any]], special: Collection[str]) -
             raise ValueError(
                 f"the added token {quoted(token_read.content)} has the id {quoted(i)}: it must be from 0 to {MOST_IDS - 1}"
             )
-        if (number := int(i)) in added:
+        number = int(i)
+        if number in added:
             both = " and ".join(quoted(text) for text in (added[number].content, token_read.content))
             raise ValueError(f"the added tokens {both} have the same id {number}: give each an id of its own")
         if token_read.content:
@@ -350,14 +363,17 @@ TOKENIZER_PATTERNS = (
 @one_error()
 def described(description: str, settings: TokenizerSettings, theirs: TokenizerClass, size: int | None) -> Found:
     """Returns the tokenizer of a `tokenizer.json`. Raises: ValueError with the name of a token that would get another id."""
-    library, tokens = Library.from_str(description), json.loads(description).get("added_tokens") or []
-    if (largest := max(library.get_vocab().values(), default=0)) >= MOST_IDS:  # it writes all ids to the largest
+    library = Library.from_str(description)
+    tokens = json.loads(description).get("added_tokens") or []
+    largest = max(library.get_vocab().values(), default=0)
+    if largest >= MOST_IDS:  # it writes all ids to the largest
         raise ValueError(f"its vocabulary has the id {largest}: an id must be from 0 to {MOST_IDS - 1}")
     check_ids(library, ((token["id"], token["content"]) for token in tokens))
     add_tokens(library, settings)
     if not settings.lists:  # as in the library, which then adds what its class lists
         numbers = range(settings.values.get("extra_ids", theirs.extra_ids))
-        library.add_special_tokens([*theirs.language_tokens(settings.values), *(f"<extra_id_{n}>" for n in numbers)])
+        sentinels = [f"<extra_id_{n}>" for n in numbers]
+        library.add_special_tokens([*theirs.language_tokens(settings.values), *sentinels])
     if library.post_processor is None:
         library.post_processor = frame(theirs, library, settings)
     return finished(library, settings, size)
@@ -366,7 +382,9 @@ def described(description: str, settings: TokenizerSettings, theirs: TokenizerCl
 def frame(theirs: TokenizerClass, library: Library, settings: TokenizerSettings) -> processors.PostProcessor | None:
     """Returns the template of special tokens that the class has itself; None for a class without one, and without its tokens."""
     templates = [template.split() for template in theirs.frame]
-    roles = {item.partition(":")[0] for template in templates for item in template if not item.startswith("$")}
+    roles = set[str]()
+    for template in templates:
+        roles.update(item.partition(":")[0] for item in template if not item.startswith("$"))
     if any(settings.values.get(f"{role}_token") is None for role in roles):
         return None
     tokens = {role: content(settings.values[f"{role}_token"]) for role in roles}
@@ -432,9 +450,11 @@ def roberta(folder: Path, settings: TokenizerSettings) -> Library:
 
 def deberta(folder: Path, settings: TokenizerSettings) -> Library:
     """Reads the pieces of DeBERTa's `spm.model`; the class normalizes texts by itself."""
-    plain, values = SentencePieceTokenizer((folder / "spm.model").read_bytes()), settings.values
+    plain = SentencePieceTokenizer((folder / "spm.model").read_bytes())
+    values = settings.values
     scored = plain.scored_pieces()
-    pieces = [scored.get(i, (piece, 0.0)) for i, piece in enumerate(plain.pieces(range(plain.vocab_size)))]
+    texts = plain.pieces(range(plain.vocab_size))
+    pieces = [scored.get(i, (text, 0.0)) for i, text in enumerate(texts)]
     library = Library(models.Unigram(pieces, plain.unk_id))
     clean = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC(), normalizers.Strip(left=False)]
     lower = [normalizers.Lowercase()] if values.get("do_lower_case") else []
@@ -472,20 +492,24 @@ def fairseq_pieces(folder: Path, settings: TokenizerSettings, theirs: TokenizerC
     Raises: ValueError for a token that would get another id than the folder states.
     """
     plain = SentencePieceTokenizer((folder / FAIRSEQ_MODEL).read_bytes())
-    pieces, values = plain.pieces(range(plain.vocab_size)), settings.values
+    pieces = plain.pieces(range(plain.vocab_size))
+    values = settings.values
     texts = {role: content(values[f"{role}_token"]) for role in ("bos", "pad", "eos", "unk")}
-    first = [*texts.values()]
-    vocabulary = read_json(folder / "vocab.json") or {
-        piece: i for i, piece in enumerate([*first, *(piece for piece in pieces[3:] if piece not in first)])
-    }
+    first = list(texts.values())
+    vocabulary = read_json(folder / "vocab.json")
+    if not vocabulary:
+        others = [piece for piece in pieces[3:] if piece not in first]
+        vocabulary = {piece: i for i, piece in enumerate(first + others)}
     mask = values.get("mask_token")
     last = [] if mask is None else [content(mask)]
-    languages, stated = theirs.language_tokens(values), {token.content for token in settings.added.values()}
+    languages = theirs.language_tokens(values)
+    stated = {token.content for token in settings.added.values()}
     if theirs.open_codes:
         languages = [token.content for token in settings.special if codes_in([token.content], "{}")] or languages
         if codes_in([*stated], "{}"):
             languages = [text for text in languages if text in stated]
-    ids, free = dict(vocabulary), itertools.count(max(vocabulary.values()) + 1)
+    ids = dict(vocabulary)
+    free = itertools.count(max(vocabulary.values()) + 1)
     for text in (*languages, *last):
         if text not in ids and not (theirs.open_codes and text in stated):
             ids[text] = next(free)
@@ -497,16 +521,23 @@ def fairseq_pieces(folder: Path, settings: TokenizerSettings, theirs: TokenizerC
         if token.content not in ids:
             ids[token.content] = next(free)
     added = {ids[token.content]: token for token in (*settings.special, *settings.added.values())}
-    added |= {ids[text]: AddedToken(text, special=True) for text in (*first, *languages) if ids[text] not in added}
+    for text in (*first, *languages):
+        if ids[text] not in added:
+            added[ids[text]] = AddedToken(text, special=True)
     special = {role: ids[text] for role, text in texts.items()}
     if last:
         special["mask"] = ids[last[0]]
     return VocabularyPieces(
         plain.model,
         [vocabulary.get(piece, special["unk"]) for piece in pieces],
-        {i: {flag: getattr(token, flag) for flag in ("content", *FLAGS)} for i, token in added.items()},
+        {i: token_fields(token) for i, token in added.items()},
         special,
     )
+
+
+def token_fields(token: AddedToken) -> dict[str, Any]:
+    """Returns the text and the flags of an added token."""
+    return {name: getattr(token, name) for name in ("content", *FLAGS)}
 
 
 def byt5(folder: Path, settings: TokenizerSettings) -> Library:
@@ -573,21 +604,25 @@ def sentence_pieces(
 
     Raises: ValueError with the name of a token that has another id in the model.
     """
-    plain, values, is_t5 = SentencePieceTokenizer(model), settings.values, theirs.extra_ids > 0
+    plain = SentencePieceTokenizer(model)
+    values = settings.values
+    is_t5 = theirs.extra_ids > 0
     ids = {piece: i for i, piece in enumerate(plain.pieces(range(plain.vocab_size)))}
     for i, token in settings.added.items():
         if ids.setdefault(token.content, i) != i:
             raise wrong_id(i, token.content)
     # A text may contain the model's own special tokens, as everywhere in the library.
     controls = {i: piece for piece, i in ids.items() if i < plain.vocab_size and plain.is_control(i)}
-    sentinels = (
-        [f"<extra_id_{number}>" for number in reversed(range(values.get("extra_ids", theirs.extra_ids)))]
-        if is_t5
-        else []
-    )
+    sentinels = list[str]()
+    if is_t5:
+        numbers = reversed(range(values.get("extra_ids", theirs.extra_ids)))
+        sentinels = [f"<extra_id_{number}>" for number in numbers]
     controls |= {ids.setdefault(text, plain.vocab_size + number): text for number, text in enumerate(sentinels)}
     added = {i: AddedToken(text, special=True) for i, text in controls.items()} | settings.added
-    unknown = [] if values.get("unk_token") else [AddedToken(plain.pieces([plain.unk_id or 0])[0], special=True)]
+    unknown = list[AddedToken]()
+    if not values.get("unk_token"):
+        (piece,) = plain.pieces([plain.unk_id or 0])
+        unknown.append(AddedToken(piece, special=True))
     free = itertools.count(max(ids.values()) + 1)
     for token in (*settings.special, *unknown):
         if token.content not in ids:
@@ -598,15 +633,17 @@ def sentence_pieces(
     special = {}
     for role, (first, *other) in SPECIAL_NAMES.items():
         names = [first] if getattr(plain, f"{role}_id") is not None else [first, *other]
-        texts = [token_text(key, values.get(key)) for key in (f"{name}_token" for name in names)]
+        keys = [f"{name}_token" for name in names]
+        texts = [token_text(key, values.get(key)) for key in keys]
         special[role] = next((known[text] for text in texts if text in known), None)
     begins = not is_t5 and bool(values.get("add_bos_token", True))
     ends = is_t5 or bool(values.get("add_eos_token", ends))
     none = {name for name in ("bos_token", "eos_token") if values.get(name, "") is None}
+    left_out = [token.content for i, token in sorted(added.items()) if i not in kept]
     return AddedPieces(
         model,
-        {i: {flag: getattr(token, flag) for flag in ("content", *FLAGS)} for i, token in kept.items()},
+        {i: token_fields(token) for i, token in kept.items()},
         {role: i for role, i in special.items() if i is not None or f"{role}_token" in none},
         (begins, ends),
         is_t5 or bool(values.get("legacy", theirs.legacy)),
-    ), [token.content for i, token in sorted(added.items()) if i not in kept]
+    ), left_out
