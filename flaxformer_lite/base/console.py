@@ -199,7 +199,9 @@ class Progress:
 
     def within(self, activity: str, done: int = 0, total: int = 0) -> None:
         """Shows an activity within the work until the next `update`, and how many of its parts are done; total 0: unknown."""
-        count = f"{done:,}/{total:,}" if total else f"{done:,}" if done else ""
+        count = f"{done:,}" if done else ""
+        if total:
+            count = f"{done:,}/{total:,}"
         # A fraction: rich forgets the speed whenever a total changes, as an estimate does.
         share, whole = (done / total, 1.0) if total else (0.0, None)
         self._show([self.activity, activity], share, whole, count)
@@ -248,7 +250,8 @@ def curve(values: Sequence[float]) -> str:
     """Returns the course of a number as a line of at most 40 small bars, each the mean of some values."""
     finite = [value for value in values if math.isfinite(value)]
     size = max(1, math.ceil(len(finite) / 40))
-    means = [sum(bar) / len(bar) for bar in (finite[i : i + size] for i in range(0, len(finite), size))]
+    bars = [finite[i : i + size] for i in range(0, len(finite), size)]
+    means = [sum(bar) / len(bar) for bar in bars]
     low, high = min(means, default=0), max(means, default=0)
     scale = 7 / (high - low) if high > low else 0.0
     return "".join("▁▂▃▄▅▆▇█"[round((mean - low) * scale)] for mean in means)
@@ -258,7 +261,9 @@ def describe_seconds(seconds: float) -> str:
     """Returns a duration in its two largest units: 40 s, 2 min 5 s, 3 h 20 min."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def counted(number: int, noun: str) -> str:
@@ -314,8 +319,10 @@ def one_of_each(tell: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
         yield lambda line: kinds.setdefault(re.sub("[0-9]+", "", line), []).append(line)
     finally:
         for first, *others in kinds.values():
-            numbers = dict.fromkeys(number for line in others for number in re.findall("[0-9]+", line)[:1])
-            more = f" (and {len(others):,} more, such as line {', '.join([*numbers][:5])})" if others else ""
+            numbers = dict[str, None]()
+            for line in others:
+                numbers |= dict.fromkeys(re.findall("[0-9]+", line)[:1])
+            more = f" (and {len(others):,} more, such as line {', '.join(list(numbers)[:5])})" if others else ""
             tell(first + more)
 
 
@@ -334,7 +341,8 @@ note_once = functools.cache(note)
 
 def write_line(line: str) -> None:
     """Writes a line to stderr: without line breaks, without its middle if it is long, and printable on a terminal."""
-    stream, line = Stderr(), " ".join(line.splitlines())
+    stream = Stderr()
+    line = " ".join(line.splitlines())
     if len(line) > LONGEST_NOTE:
         line = f"{line[: LONGEST_NOTE * 3 // 4]} … {line[-LONGEST_NOTE // 4 :]}"
     stream.write((printable(line) if stream.isatty() else line) + "\n")
@@ -355,5 +363,6 @@ class Quiet(logging.Filter):
         files = [record.pathname, *(frame.f_code.co_filename for frame, _ in traceback.walk_tb(raised))]
         if not any(self.folder in file for file in files):
             return True
-        record.msg, record.args = record.getMessage()[:300], ()
+        record.msg = record.getMessage()[:300]
+        record.args = ()
         return record.levelno >= logging.ERROR and not record.exc_info

@@ -34,9 +34,8 @@ def nvidia_gpus() -> list[NvidiaGPU]:
     query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
-        return [
-            NvidiaGPU(*(value.strip() for value in row)) for row in csv.reader(answer.splitlines()) if len(row) == 3
-        ]
+        rows = csv.reader(answer.splitlines())
+        return [NvidiaGPU(*map(str.strip, row)) for row in rows if len(row) == 3]
     except (OSError, subprocess.SubprocessError):
         return [NvidiaGPU("an NVIDIA GPU", "", "")] if has_nvidia_device() else []
 

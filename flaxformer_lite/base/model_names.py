@@ -38,8 +38,10 @@ class HubName(NamedTuple):
 
 def full_name(name: str) -> str:
     """Returns the name on the hub of a model that is known without its organisation; ORG/NAME for another name."""
-    owners = (owner for owner, beginnings in ORGANISATIONS.items() if name.startswith(beginnings))
-    return f"{owner}/{name}" if (owner := next(owners, None)) else "ORG/NAME"
+    for owner, beginnings in ORGANISATIONS.items():
+        if name.startswith(beginnings):
+            return f"{owner}/{name}"
+    return "ORG/NAME"
 
 
 def hub_name(text: str) -> HubName | None:
@@ -50,7 +52,8 @@ def hub_name(text: str) -> HubName | None:
     match = FORM.fullmatch(text)
     if match is None or (match[1] is None and os.path.lexists(text)):
         return None
-    if match[1] is None and (folder := Path(text).parts[0]) and Path(folder).is_dir():
+    folder = Path(text).parts[0]
+    if match[1] is None and Path(folder).is_dir():
         raise ValueError(f"{text} is not in the folder {folder}; a model of that name on the hub is hf://{text}")
     return HubName(match[2], match[3])
 

@@ -41,7 +41,8 @@ def keep_programs_of_python() -> None:
 
     if jax.config.jax_compilation_cache_dir is not None:  # type: ignore[attr-defined]
         return
-    keep_programs(settings := dict(os.environ))
+    settings = dict(os.environ)
+    keep_programs(settings)
     for name, value in BY_DEFAULT.items():
         if getattr(jax.config, name) == value and name.upper() in settings:
             jax.config.update(name, type(value or "")(settings[name.upper()]))

@@ -106,7 +106,8 @@ def stored_files(folder: str, names: Iterable[str]) -> dict[str, bytes]:
         return {}
     from flaxformer_lite.base.stores import Store  # with TensorStore
 
-    store, patterns = Store(folder), [*names]
+    store = Store(folder)
+    patterns = [*names]
     return store.read_all(name for name in store.names() if any(fnmatchcase(name, pattern) for pattern in patterns))
 
 

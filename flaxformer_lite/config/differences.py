@@ -24,8 +24,12 @@ def changed(
     before: Mapping[str, object], after: Mapping[str, object], absent: object = None
 ) -> dict[str, tuple[Any, Any]]:
     """Returns (value before, value after) of every key whose values differ, in order; `absent` stands for a missing one."""
-    pairs = {key: (before.get(key, absent), after.get(key, absent)) for key in sorted(before.keys() | after.keys())}
-    return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
+    differing = dict[str, tuple[Any, Any]]()
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key, absent), after.get(key, absent)
+        if old != new:
+            differing[key] = old, new
+    return differing
 
 
 def differences(old: Config, new: Config, *, on_request: bool = False) -> dict[str, tuple[Any, Any]]:

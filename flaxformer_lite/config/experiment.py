@@ -17,6 +17,7 @@ from flaxformer_lite.core.optim import OptimizerConfig
 from flaxformer_lite.core.search.settings import DecodeConfig, check_vocabulary
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.held_out import SPLITS
+from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.tokenizers import FromRun
 from flaxformer_lite.metrics.translations import MetricConfig
 
@@ -54,15 +55,20 @@ class Config(Checked, at=""):
         if self.resolved is None:
             return self
 
+        batches = self.resolved.batches_per_epoch
+
         def in_steps(epochs: float) -> int:
             return max(1, round(epochs * batches))
 
-        batches, train = self.resolved.batches_per_epoch, self.train
-        steps = train.steps if train.epochs is None else in_steps(train.epochs)
-        every = in_steps(train.eval_every) if isinstance(train.eval_every, float) else train.eval_every
+        train, data = self.train, self.data
+        steps, every = train.steps, train.eval_every
+        if train.epochs is not None:
+            steps = in_steps(train.epochs)
+        if isinstance(every, float):
+            every = in_steps(every)
         train = replace(train, steps=steps, epochs=None, eval_every=every)
-        chosen = self.data.bucket_lengths == "auto"
-        data = replace(self.data, bucket_lengths=self.resolved.bucket_lengths) if chosen else self.data
+        if data.bucket_lengths == "auto":
+            data = replace(data, bucket_lengths=self.resolved.bucket_lengths)
         return replace(self, data=data, train=train, resolved=None)
 
     def continuing(self, before: "Config") -> "Config":
@@ -90,7 +96,10 @@ class Config(Checked, at=""):
     def trainable(self) -> tuple[str, ...]:
         """Patterns of the parameters that train: those of `train.trainable`; with `model.lora` the adapters in place of all."""
         named = self.train.trainable
-        return named if self.model.lora is None else (*ADAPTERS, *(pattern for pattern in named if pattern != "*"))
+        if self.model.lora is None:
+            return named
+        others = [pattern for pattern in named if pattern != "*"]
+        return (*ADAPTERS, *others)
 
     def __post_init__(self) -> None:
         """Checks settings of several groups together. Raises: ValueError with the settings, their values and the remedy."""
@@ -145,8 +154,7 @@ class Config(Checked, at=""):
             )
 
     def _check_sources(self) -> None:
-        known, reads = self.data.languages, self.objective.reads
-        if known is not None and not self.objective.translates and self.data.train is not None:
+        if self.data.languages is not None and not self.objective.translates and self.data.train is not None:
             raise ValueError(
                 f"data.languages is set, but objective.kind '{self.objective.kind}' translates nothing: set it to None"
             )
@@ -157,22 +165,29 @@ class Config(Checked, at=""):
             )
         for split in SPLITS:
             source = getattr(self.data, split)
-            for setting, member in [] if source is None else source.parts(f"data.{split}"):
-                if member.record.reads not in ("texts", reads):  # any objective reads plain texts
-                    raise ValueError(
-                        f"{setting}.record has {member.record.reads}, but objective.kind '{self.objective.kind}' reads {reads}: "
-                        "change one of the two"
-                    )
-                if not (codes := getattr(member, "languages", ())):
-                    continue
-                if known is None or len(codes) != 2:
-                    raise ValueError(
-                        f"{setting}.languages is {codes}: it must be two codes of data.languages, which must be set"
-                    )
-                try:
-                    known.checked(*codes)
-                except ValueError as error:
-                    raise ValueError(f"{setting}.languages: {error}") from None
+            parts = [] if source is None else source.parts(f"data.{split}")
+            for setting, member in parts:
+                self._check_part(setting, member)
+
+    def _check_part(self, setting: str, source: DataSource) -> None:
+        """Checks a source that is no mixture. setting: its path."""
+        known, reads = self.data.languages, self.objective.reads
+        if source.record.reads not in ("texts", reads):  # any objective reads plain texts
+            raise ValueError(
+                f"{setting}.record has {source.record.reads}, but objective.kind '{self.objective.kind}' reads {reads}: "
+                "change one of the two"
+            )
+        codes = getattr(source, "languages", ())
+        if not codes:
+            return
+        if known is None or len(codes) != 2:
+            raise ValueError(
+                f"{setting}.languages is {codes}: it must be two codes of data.languages, which must be set"
+            )
+        try:
+            known.checked(*codes)
+        except ValueError as error:
+            raise ValueError(f"{setting}.languages: {error}") from None
 
     def _check_batches(self) -> None:
         data, train = self.data, self.train
@@ -208,11 +223,12 @@ class Config(Checked, at=""):
 
     def _check_evaluation(self) -> None:
         data, train = self.data, self.train
-        reported = (*self.objective.metric_names, *self.objective.text_metric_names)
-        if train.best_metric not in (names := (*reported, *train.text_metrics)):
+        names = (*self.objective.metric_names, *self.objective.text_metric_names, *train.text_metrics)
+        if train.best_metric not in names:
             hint = " (list it in train.text_metrics first)" if train.best_metric in typing.get_args(TextMetric) else ""
             raise ValueError(f"train.best_metric is {train.best_metric!r}{hint}: choose one of {', '.join(names)}")
-        if train.text_metrics and not (self.objective.translates or self.objective.reads == "conversations"):
+        writes_texts = self.objective.translates or self.objective.reads == "conversations"
+        if train.text_metrics and not writes_texts:
             raise ValueError(
                 f"train.text_metrics is {train.text_metrics}, but objective.kind '{self.objective.kind}' translates nothing: set "
                 "it to ()"

@@ -36,10 +36,10 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
     """
     if is_url(path) and not path.endswith(".py"):
         config = config_at(path)
-    elif (file := found_file(path)).suffix == ".json":
-        config = from_json(file.read_bytes(), path)
     else:
-        config = from_json(to_json(run_config_file(file)), path)
+        file = found_file(path)
+        text = file.read_bytes() if file.suffix == ".json" else to_json(run_config_file(file))
+        config = from_json(text, path)
     if {"-h", "--help"} & {*overrides}:
         show_help(config, path)
     return apply_options(config, overrides) if overrides else config
@@ -49,7 +49,8 @@ def config_at(url: str) -> Config:
     """Returns the config of a `.json` file or a run folder at a URL. Raises: ValueError if it cannot be read."""
     folder, _, name = url.rstrip("/").rpartition("/")
     if not name.endswith(".json"):
-        folder, name = url.rstrip("/"), "config.json"
+        folder = url.rstrip("/")
+        name = "config.json"
     with local_files(folder, [name]) as copy:
         if not (copy / name).is_file():
             raise ValueError(f"there is no config file {folder}/{name}: name a .json file, or the folder of a run")
@@ -61,12 +62,14 @@ def found_file(path: str) -> Path:
 
     Raises: ValueError if no such file exists.
     """
-    file, shipped = Path(path), shipped_configs()
+    file = Path(path)
+    shipped = shipped_configs()
     for candidate in (file, file / "config.json", shipped.get(path, file)):
         if candidate.is_file():
             return candidate
     folders = {file if file.is_dir() else file.parent, Path("configs")}
-    names = sorted(str(p) for folder in folders for p in folder.glob("*.py") if p.stem not in ("__init__", "train"))
+    configs = set[Path]().union(*(folder.glob("*.py") for folder in folders))
+    names = sorted(str(config) for config in configs if config.stem not in ("__init__", "train"))
     near = "" if file.is_dir() else suggest(path, names) or suggest(file.stem, shipped)
     raise ValueError(f"there is no config file {path}" + (near or f"; there are {', '.join(names or shipped)}"))
 
@@ -101,7 +104,8 @@ def show_help(config: Config, path: str) -> NoReturn:
 def choices(config: Config) -> Iterator[tuple[str, list[str]]]:
     """Yields every setting of a config that has several variants, and their kinds, that of the config in brackets."""
     for node in walk(config):
-        kinds, chosen = variants_in(node.hint), getattr(node.value, "kind", None)
+        kinds = variants_in(node.hint)
+        chosen = getattr(node.value, "kind", None)
         if len(kinds) > 1:
             yield node.path, [f"[{kind}]" if kind == chosen else kind for kind in kinds]
 

@@ -37,7 +37,9 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
     # A variant counts from its option on, and all settings are checked together at the end.
     if any(word.startswith(("--data.", "--objective.")) for word in words):
         config = replace(config, resolved=None)  # other data may have other facts
-    tree, seen, chosen = as_tree(config), list[str](), dict[str, Any]()
+    tree = as_tree(config)
+    seen = list[str]()
+    chosen = dict[str, Any]()
     settings = flatten(replace(config, resolved=None))
     del settings["resolved"]
     for option, typed in options_in(words):
@@ -48,11 +50,13 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
         if not {setting, f"{setting}.kind"} & {*settings} or setting.endswith(".kind"):
             raise ValueError(unknown_option(option, settings))
         *groups, name = setting.split(".")
-        node, owner = tree, cast(Any, config)
+        node = tree
+        owner = cast(Any, config)
         for group, path in zip(groups, itertools.accumulate(groups, "{}.{}".format), strict=True):
             node, owner = node[group], chosen.get(path) or getattr(owner, group)
         hint = type_hints(type(owner))[name]
-        if item_type(hint) is None and (variants := variants_in(hint)):
+        variants = variants_in(hint)
+        if item_type(hint) is None and variants:
             names = [kind for kind, variant in variants.items() if kind and not required_settings(variant)]
             if not names:
                 raise ValueError(unknown_option(option, settings))
@@ -61,7 +65,8 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
                     f"{setting} is {cut(' '.join(typed))!r}: as an option it must be one of {', '.join(names)}, which stands for "
                     "its default settings; set others in the config file"
                 )
-            if below := [before for before in seen if before.startswith(f"{setting}.")]:
+            below = [before for before in seen if before.startswith(f"{setting}.")]
+            if below:
                 raise ValueError(
                     f"{option} {typed[0]} stands for its default settings: give it before {as_option(below[0])}"
                 )

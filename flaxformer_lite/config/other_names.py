@@ -115,8 +115,11 @@ settings in braces."""
 def habit(setting: str) -> str:
     """Returns the text on a name of another toolkit: that of the longest known name at its end; "" without any."""
     name = re.sub(r"[-_]", "", setting.rpartition(".")[2]).lower()
-    known = {other.replace("_", ""): text for others, text in HABITS.items() for other in others.split()}
-    return known[max(ends, key=len)] if (ends := [other for other in known if name.endswith(other)]) else ""
+    known = dict[str, str]()
+    for others, text in HABITS.items():
+        known |= dict.fromkeys(others.replace("_", "").split(), text)
+    ends = [other for other in known if name.endswith(other)]
+    return known[max(ends, key=len)] if ends else ""
 
 
 def offer(setting: str, known: Sequence[str], show: Callable[[str], str] = str) -> str:
@@ -134,7 +137,8 @@ def offer(setting: str, known: Sequence[str], show: Callable[[str], str] = str) 
 
 def similar(setting: str, known: Sequence[str], show: Callable[[str], str]) -> str:
     """Returns the settings of the same name in other groups, or spelled like it, outer first, as the end of a message."""
-    name, known = setting.rpartition(".")[2], sorted(known, key=lambda path: path.count("."))
+    name = setting.rpartition(".")[2]
+    known = sorted(known, key=lambda path: path.count("."))
     near = [path for path in known if path.startswith(setting) or path.rpartition(".")[2] == name]
     if not 0 < len(near) <= 3:
         alike = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in known}, 2, 0.7)

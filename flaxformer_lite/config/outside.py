@@ -74,11 +74,15 @@ def mistakes_in(file: Path) -> Iterator[None]:
     except Exception as error:
         paths = (str(file), str(file.absolute()))
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename in paths]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
+        line = lines[-1] if lines else 1
+        if isinstance(error, SyntaxError):
+            line = error.lineno
         said = f"{type(error).__name__}: {error}"
         unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
-        if unknown and unknown[1] in (owner.__name__ for owner in TYPES) and (meant := offer(unknown[2], list(MARKS))):
-            said += f"; {meant}"
+        if unknown and unknown[1] in (owner.__name__ for owner in TYPES):
+            meant = offer(unknown[2], list(MARKS))
+            if meant:
+                said += f"; {meant}"
         raise ValueError(f"{file}, line {line}: {said}") from error
 
 
@@ -114,7 +118,8 @@ def outside_class(kind: str, setting: str) -> type:
     if module.startswith(TOOLS):
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(module)
-    if (loaded := class_in(sys.modules.get(module), name)) is not None:
+    loaded = class_in(sys.modules.get(module), name)
+    if loaded is not None:
         return loaded
     classes = {typed: class_in(imported, name) for typed, imported in IMPORTED.values()}
     named = {typed: owner for typed, owner in classes.items() if owner is not None}

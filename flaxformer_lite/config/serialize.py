@@ -76,7 +76,8 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
     item = item_type(hint)
     if item is not None and isinstance(tree, list | tuple):
         return tuple(from_tree(subtree, item, f"{setting}.{i}") for i, subtree in enumerate(tree))
-    parts, variants = list(alternatives(hint)), variants_in(hint)
+    parts = list(alternatives(hint))
+    variants = variants_in(hint)
     kind = tree.get("kind", "") if isinstance(tree, dict) else None
     if isinstance(kind, str) and ":" in kind:
         try:
@@ -100,7 +101,8 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
 
 def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
     """Returns a dataclass of these settings. Raises: ValueError for a setting that is unknown, missing or illegal."""
-    hints, values = type_hints(owner), {}
+    hints = type_hints(owner)
+    values = {}
     for name, subtree in tree.items():
         if name == "kind":
             continue

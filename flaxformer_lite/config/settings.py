@@ -42,7 +42,8 @@ def item_type(hint: object) -> Any:
 
 def required_settings(owner: type) -> list[str]:
     """Returns the names of the settings of a dataclass type that have no default."""
-    missing, fields = dataclasses.MISSING, dataclasses.fields(owner)
+    missing = dataclasses.MISSING
+    fields = dataclasses.fields(owner)
     return [field.name for field in fields if field.default is missing and field.default_factory is missing]
 
 

@@ -23,10 +23,12 @@ def standing(
 
     Ties are decided by the lower loss, then by the later step: few rows of evaluation often give ties.
     """
-    value, loss = (x if isinstance(x, int | float) else math.nan for x in (row.get(metric or ""), row.get("loss")))
-    if math.isnan(value):
+    value, loss = row.get(metric or ""), row.get("loss")
+    if not isinstance(value, int | float) or math.isnan(value):
         return None
-    return (-value if mode == "min" else value, -math.inf if math.isnan(loss) else -loss, row.get("step", 0))
+    if not isinstance(loss, int | float) or math.isnan(loss):
+        loss = math.inf
+    return (-value if mode == "min" else value, -loss, row.get("step", 0))
 
 
 class BaseHook:

@@ -110,13 +110,15 @@ def open_export(wanted: RunWeights, kind: str) -> tuple[Export, Any, Tokenizers 
     """
     if wanted.dtype not in COMPUTE_TYPES:
         raise ValueError(f"weights_dtype is {wanted.dtype!r}: it must be one of {', '.join(COMPUTE_TYPES)}")
-    ctranslate2, compute_type = library(), COMPUTE_TYPES[wanted.dtype]
+    ctranslate2 = library()
+    compute_type = COMPUTE_TYPES[wanted.dtype]
     if compute_type not in ctranslate2.get_supported_compute_types("cpu"):
         raise CannotAnswer(
             f"weights_dtype is {wanted.dtype}, whose products CTranslate2 does not have on this processor: use float32 or int8"
         )
     export = export_of(wanted)
-    facts, sizes = export.facts, Sizes(*export.facts["sizes"])
+    facts = export.facts
+    sizes = Sizes(*export.facts["sizes"])
     is_large = (export.folder / "model.bin").stat().st_size > LARGE
     side_by_side, of_each = (1, usable_cores()) if is_large else (usable_cores(), 1)
     threads = {"inter_threads": side_by_side, "intra_threads": of_each}
@@ -127,7 +129,8 @@ def open_export(wanted: RunWeights, kind: str) -> tuple[Export, Any, Tokenizers 
     tokenizers = None
     if facts["has_tokenizer"]:
         languages = None if facts["languages"] is None else Languages(**with_tuples(facts["languages"]))
-        ids, two = (sizes.source_ids, sizes.target_ids), facts["has_target_tokenizer"]
+        ids = (sizes.source_ids, sizes.target_ids)
+        two = facts["has_target_tokenizer"]
         tokenizers = load_run_tokenizers(export.folder, ids, two=two, languages=languages)
     return export, computes, tokenizers
 
@@ -136,7 +139,8 @@ def open_engine(wanted: RunWeights, kind: str = "Translator") -> EngineRun:
     """Returns the run that translates or continues prompts, as CTranslate2's class `kind` reads it. Raises: as `opened`."""
     export, library, tokenizers = open_export(wanted, kind)
     searching = PromptSearch if kind == PromptSearch.kind else EngineSearch
-    decode, longest = read_decode(export.facts["decode"]), Sizes(*export.facts["sizes"]).longest_source
+    decode = read_decode(export.facts["decode"])
+    longest = Sizes(*export.facts["sizes"]).longest_source
     form = Sources(tokenizers, decode, longest, Path(wanted.run))  # type: ignore[arg-type]  # token ids need no tokenizers
     return in_own_direction(EngineRun(wanted, export, library, form, searching))
 

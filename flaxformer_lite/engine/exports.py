@@ -119,9 +119,9 @@ def own_config(run: str) -> OwnConfig | None:
 def own_part(tree: Mapping[str, Any]) -> OwnConfig:
     """Returns what a config says, by its settings as JSON has them."""
     model = tree["model"]
-    kind = (
-        "Generator" if not model["num_encoder_layers"] else "Translator" if model["num_decoder_layers"] else "Encoder"
-    )
+    kind = "Translator" if model["num_decoder_layers"] else "Encoder"
+    if not model["num_encoder_layers"]:
+        kind = "Generator"
     return OwnConfig(kind, read_decode(tree["decode"]), tree)
 
 
@@ -139,13 +139,15 @@ def with_tuples(tree: Mapping[str, object]) -> dict[str, Any]:
 def state_of(run: str) -> str:
     """Returns a digest of all that decides the answers of a run. Raises: ValueError if a URL cannot be read; OSError."""
     with local_files(run, STATE_FILES) as folder:
-        files = sorted({file for pattern in STATE_FILES for file in folder.glob(pattern) if file.is_file()})
+        found = set[Path]().union(*map(folder.glob, STATE_FILES))
         digests = dict[str, str]()
-        for file in files:
+        for file in sorted(file for file in found if file.is_file()):
             with contextlib.suppress(FileNotFoundError):  # a training has deleted an older checkpoint
                 name = file.relative_to(folder).as_posix()
                 digests[name] = file_digest(file) if name != LEDGER else digest_of_steps(file)
-    makers = [file_digest(file) for pattern in MAKERS for file in sorted(PACKAGE.glob(pattern))]
+    makers = list[str]()
+    for pattern in MAKERS:
+        makers += map(file_digest, sorted(PACKAGE.glob(pattern)))
     return text_digest(json.dumps([makers, digests]))
 
 
@@ -249,7 +251,8 @@ def make_export(wanted: RunWeights, state: str) -> Export | None:
     place = writable_place(wanted.run)
     name = export_name(wanted, state)
     with one_at_a_time(place) as lock:
-        if (export := find_export(wanted, state)) is not None:
+        export = find_export(wanted, state)
+        if export is not None:
             return export
         for unfinished in place.glob(".*.unfinished") if lock is not None else ():  # of a process that was killed
             shutil.rmtree(unfinished, ignore_errors=True)

@@ -65,16 +65,20 @@ class TextGenerator:
     ) -> list[list[ScoredText]]:
         """Returns the `decode.num_hypotheses` texts that continue each prompt: see `Run.completions`."""
         check_list("prompts", prompts)
-        decoder, tokenizer = self.decoder(**decode), self.tokenizer
+        decoder = self.decoder(**decode)
+        tokenizer = self.tokenizer
         self.searcher.unknown.report(prompts, warn)
         check_stop(stop)
         rows = [encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts]
-        watch, weights = watch_stops(tokenizer, rows, [stop] * len(rows)), self.searcher.weights(decoder)
+        watch = watch_stops(tokenizer, rows, [stop] * len(rows))
+        weights = self.searcher.weights(decoder)
         answers = decoder.generate(weights, requests_in_order(rows, seed, first_index), progress, watch=watch)
-        texts = [
-            [ScoredText(truncate_at_stop(decode_after(tokenizer, row, one.tokens), stop), one.score) for one in ranked]
-            for row, ranked in zip(rows, answers, strict=True)
-        ]
+        texts = list[list[ScoredText]]()
+        for row, ranked in zip(rows, answers, strict=True):
+            texts.append([])
+            for answer in ranked:
+                text = truncate_at_stop(decode_after(tokenizer, row, answer.tokens), stop)
+                texts[-1].append(ScoredText(text, answer.score))
         warn_of_missing(texts, warn, "prompt", first_index)
         return texts
 
@@ -114,7 +118,8 @@ class TextGenerator:
         **decode: Any,
     ) -> Iterator[str]:
         """Returns an iterator over parts of the text that continues a prompt (`Run.stream`), or that answers one of token ids."""
-        decoder, before = self.decoder(**decode), list[int]()
+        decoder = self.decoder(**decode)
+        before = list[int]()
         if isinstance(prompt, str):
             self.searcher.unknown.report([prompt], warn)
             prompt = before = encode_prompt(self.tokenizer, prompt, decoder.config.bos_id)

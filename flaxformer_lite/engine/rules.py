@@ -44,7 +44,8 @@ def is_chosen(engine: str, weights_dtype: str | None) -> bool:
 
 def check_obeyed(decode: DecodeConfig, kind: str = "Translator") -> None:
     """Raises: CannotAnswer that lists the settings that CTranslate2 lacks, or obeys otherwise than our own search."""
-    if wrong := obstacles(decode, kind):
+    wrong = obstacles(decode, kind)
+    if wrong:
         raise CannotAnswer(f"CTranslate2 does not obey {', '.join(wrong)} as JAX does: change that")
 
 
@@ -60,7 +61,8 @@ def obstacles(decode: DecodeConfig, kind: str = "Translator") -> list[str]:
     renormalizes = beams and decode.renormalize  # a greedy answer is scored by the model's own probabilities
     cuts_beams = not decode.finish_at_limit or decode.forced_eos_id is not None
     may_end_early = beams and decode.forced_bos_id is not None and decode.min_new_tokens < 2
-    several, banned = decode.num_hypotheses > 1, bool(decode.suppress_ids) or decode.num_ids is not None
+    several = decode.num_hypotheses > 1
+    banned = bool(decode.suppress_ids) or decode.num_ids is not None
     translates = kind == "Translator"
     wrong = {
         "sampling": decode.sampling is not None and decode.sampling.temperature > 0,
@@ -104,10 +106,14 @@ def library() -> ModuleType:
 
 def uses_cpu() -> bool:
     """Returns whether JAX would use the CPU here, without importing it: by JAX_PLATFORMS, its plug-ins and the devices."""
-    if platforms := os.environ.get("JAX_PLATFORMS"):
+    platforms = os.environ.get("JAX_PLATFORMS")
+    if platforms:
         return platforms.split(",")[0] == "cpu"
     spec = importlib.util.find_spec("jax_plugins")
-    plugins = [name for path in (spec.submodule_search_locations or () if spec else ()) for name in os.listdir(path)]
+    plugins = list[str]()
+    if spec is not None:
+        for path in spec.submodule_search_locations or ():
+            plugins += os.listdir(path)
     others = any("cuda" not in name for name in plugins)
     has_libtpu = importlib.util.find_spec("libtpu") is not None
     return not (others or (plugins and has_nvidia_device()) or (has_libtpu and has_tpu()))

@@ -100,11 +100,17 @@ class EngineSearch:
             raise CannotAnswer(
                 f"an answer may have {longest} tokens, and the export has {sizes.positions} positions: lower decode.max_new_tokens"
             )
-        self.translator, self.config, self.sizes, self.beams = translator, config, sizes, config.beam_size
-        never = {*config.suppress_ids, *range(config.num_ids or sizes.target_ids, sizes.target_ids)}
-        self.ends, self.exponent = [str(i) for i in dict.fromkeys(config.eos_ids)], 0.0
+        self.translator = translator
+        self.config = config
+        self.sizes = sizes
+        self.beams = config.beam_size
+        self.ends = [str(i) for i in dict.fromkeys(config.eos_ids)]
+        self.exponent = 0.0
         if self.beams > 1:
-            self.exponent = (config.alpha if config.length_penalty == "average" else 0.0) or NO_PENALTY
+            alpha = config.alpha if config.length_penalty == "average" else 0.0
+            self.exponent = alpha or NO_PENALTY
+        beyond_numbered = range(config.num_ids or sizes.target_ids, sizes.target_ids)
+        suppressed = sorted({*config.suppress_ids, *beyond_numbered})
         self.batches: dict[str, Any] = {
             "max_batch_size": config.batch_tokens,
             "batch_type": "tokens",
@@ -113,7 +119,7 @@ class EngineSearch:
         self.options: dict[str, Any] = {
             "beam_size": self.beams,
             "length_penalty": self.exponent,
-            "suppress_sequences": [[str(i)] for i in sorted(never)] or None,
+            "suppress_sequences": [[str(i)] for i in suppressed] or None,
             "end_token": self.ends,
             "return_end_token": True,
             "return_scores": True,
@@ -128,10 +134,17 @@ class EngineSearch:
         Raises: ValueError for a source beyond the model's positions, an id outside the vocabulary, or padding within a source.
         """
         rows = [self.row(number, Request.of(one)) for number, one in enumerate(requests)]
-        asked = self.with_early_ends([row for row in rows if row.source and row.room > 0])
-        answers = {row.number: [Hypothesis([], 0.0)] for row in rows if not row.source or row.room < 1}
+        answers = dict[int, list[Hypothesis]]()
+        to_search = list[SearchedRow]()
+        for row in rows:
+            if row.source and row.room > 0:
+                to_search.append(row)
+            else:
+                answers[row.number] = [Hypothesis([], 0.0)]
+        asked = self.with_early_ends(to_search)
         by_open_beams = self.beams > 1 and self.config.early_stopping is False
-        for row, ranked in self.until_settled(asked) if by_open_beams else self.until_whole(asked):
+        found = self.until_settled(asked) if by_open_beams else self.until_whole(asked)
+        for row, ranked in found:
             answers[row.number] = ranked
             progress("decoding", len(answers), len(rows))
         return [answers[row.number] for row in rows]
@@ -139,17 +152,21 @@ class EngineSearch:
     def until_whole(self, asked: Sequence[SearchedRow]) -> Iterator[tuple[SearchedRow, list[Hypothesis]]]:
         """Yields each row with the answers of a search that stops at `beam_size` of them."""
         left = list[SearchedRow]()
-        for numbers in groups_of((row.room.bit_length(), row.early_end is None) for row in asked).values():
+        by_room = groups_of((row.room.bit_length(), row.early_end is None) for row in asked)
+        for numbers in by_room.values():
             alike = [asked[i] for i in numbers]
             room = max(row.room for row in alike)
-            for row, result in self.results(alike, room, self.beams - (alike[0].early_end is not None)):
+            most = self.beams if alike[0].early_end is None else self.beams - 1
+            for row, result in self.results(alike, room, most):
                 has_one_answer = self.beams == 1 and row.room == room
                 have_ended = all(tokens[-1] in self.ends or len(tokens) < room for tokens, _ in result)
-                if has_one_answer or (have_ended and all(len(tokens) <= row.room for tokens, _ in result)):
+                have_room = all(len(tokens) <= row.room for tokens, _ in result)
+                if has_one_answer or (have_ended and have_room):
                     yield row, self.best(row, result)
                 else:
                     left.append(row)
-        for numbers in groups_of((row.room, row.early_end is None) for row in left).values():
+        by_room = groups_of((row.room, row.early_end is None) for row in left)
+        for numbers in by_room.values():
             alike = [left[i] for i in numbers]
             for row, result in self.results(alike, alike[0].room, 2 * self.beams):
                 yield row, self.best(row, result)
@@ -157,12 +174,16 @@ class EngineSearch:
     def until_settled(self, asked: Sequence[SearchedRow]) -> Iterator[tuple[SearchedRow, list[Hypothesis]]]:
         """Yields each row with its answers under `early_stopping` False: see `settled`."""
         shown = {row.number: dict[int, Shown]() for row in asked}
-        left = [(row, min(row.room, 4 * (len(row.source) // 4 + 2))) for row in asked]
+        left = list[tuple[SearchedRow, int]]()
+        for row in asked:
+            first_limit = 4 * (len(row.source) // 4 + 2)
+            left.append((row, min(row.room, first_limit)))
         while left:
             searched, left = left, []
-            for numbers in groups_of((limit, row.early_end is None) for row, limit in searched).values():
-                limit = searched[numbers[0]][1]
-                for row, result in self.results([searched[i][0] for i in numbers], limit, self.beams * limit):
+            by_limit = groups_of((limit, row.early_end is None) for row, limit in searched)
+            for (limit, _), numbers in by_limit.items():
+                alike = [searched[i][0] for i in numbers]
+                for row, result in self.results(alike, limit, self.beams * limit):
                     shown[row.number][limit] = self.parted(row, result)
                     settled = self.settled(row, shown[row.number])
                     if isinstance(settled, int):
@@ -176,16 +197,19 @@ class EngineSearch:
         shown: the results of searches without stopping, by their maximum lengths, where such a search shows its open beams. At each
         length before the maximum, the beams that became a later answer were open, and at least as probable as that answer.
         """
-        limit, config = max(shown), self.config
+        config = self.config
+        limit = max(shown)
         finished, cut = shown[limit]
-        may_stop, best = list[tuple[int, list[SearchedAnswer]]](), list[SearchedAnswer]()
+        may_stop = list[tuple[int, list[SearchedAnswer]]]()
+        best = list[SearchedAnswer]()
         for length in range(1, limit + 1):
-            best = by_score([*best, *(one for one in finished if one.length == length)])[: self.beams]
+            ended = [answer for answer in finished if answer.length == length]
+            best = by_score(best + ended)[: self.beams]
             if len(best) < self.beams:
                 continue
-            later, open_ = shown.get(length, shown[limit])
-            open_ = open_ + [one for one in later if one.length >= length + config.finish_at_limit]
-            best_open = max((one.log_prob for one in open_), default=-math.inf)
+            later, open_beams = shown.get(length, shown[limit])
+            still_open = [answer for answer in later if answer.length >= length + config.finish_at_limit]
+            best_open = max((beam.log_prob for beam in open_beams + still_open), default=-math.inf)
             if best[-1].score >= best_open / config.divisor(length):
                 may_stop.append((length, best[: config.num_hypotheses]))
                 if length in shown:
@@ -195,12 +219,15 @@ class EngineSearch:
                 return min(row.room, limit + limit // 2)
             may_stop.append((limit, by_score([*best, *cut])[: config.num_hypotheses]))
         answers = may_stop[0][1]
-        same = [length for length, _ in itertools.takewhile(lambda one: one[1] == answers, may_stop)]
-        return as_hypotheses(answers) if len(same) == len(may_stop) else same[-1]
+        same = [length for length, _ in itertools.takewhile(lambda stop: stop[1] == answers, may_stop)]
+        if len(same) == len(may_stop):
+            return as_hypotheses(answers)
+        return same[-1]
 
     def row(self, number: int, request: Request) -> SearchedRow:
         """Returns a request as a row. Raises: ValueError, see `generate`; CannotAnswer for what CTranslate2 does not obey."""
-        config, source = request.settings or self.config, [*request.source]
+        config = request.settings or self.config
+        source = list(request.source)
         if request.settings is not None:
             check_vocabulary(config, self.sizes.target_ids)
             check_obeyed(config, self.kind)
@@ -211,10 +238,12 @@ class EngineSearch:
             check_length(len(source), self.sizes.max_positions)
             tokens = unpadded(source, config.pad_id)
         limits = (config.max_length(len(source)), request.limit, self.sizes.max_positions)
-        limit = min(one for one in limits if one is not None)
-        first = [] if config.forced_bos_id is None else [config.forced_bos_id]
+        limit = min(limit for limit in limits if limit is not None)
+        prefix = [config.start_id]
+        if config.forced_bos_id is not None:
+            prefix.append(config.forced_bos_id)
         room = limit - (config.forced_eos_id is not None)
-        return SearchedRow(number, [str(i) for i in tokens], [str(i) for i in (config.start_id, *first)], room)
+        return SearchedRow(number, list(map(str, tokens)), list(map(str, prefix)), room)
 
     def with_early_ends(self, rows: Sequence[SearchedRow]) -> list[SearchedRow]:
         """Returns the rows, with `early_end` where a beam other than the best may end directly after the forced token.
@@ -224,19 +253,20 @@ class EngineSearch:
         """
         long = [row for row in rows if len(row.prefix) > 1 and row.room > 1]
         if self.beams == 1 or self.config.min_new_tokens > 1 or not long:
-            return [*rows]
-        forbidden = [
-            row
-            for row, result in self.results(long, 2, self.beams)
-            if any(log_prob < IMPOSSIBLE for _, log_prob in result)
-        ]
+            return list(rows)
+        forbidden = list[SearchedRow]()
+        for row, result in self.results(long, 2, self.beams):
+            if any(log_prob < IMPOSSIBLE for _, log_prob in result):
+                forbidden.append(row)
         scored = self.translator.score_batch(
             [row.source for row in forbidden],
             [[*row.prefix, *self.ends] for row in forbidden],
             max_input_length=0,
             **self.batches,
         )
-        ends = {row.number: one.result().log_probs[1] for row, one in zip(forbidden, scored, strict=True)}
+        ends = dict[int, float]()
+        for row, score in zip(forbidden, scored, strict=True):
+            ends[row.number] = score.result().log_probs[1]
         return [row._replace(early_end=ends.get(row.number)) for row in rows]
 
     def results(self, rows: Sequence[SearchedRow], room: int, most: int) -> Iterator[tuple[SearchedRow, SearchResult]]:
@@ -244,22 +274,27 @@ class EngineSearch:
 
         room: the most tokens of an answer. most: the finished answers at which a search with beams ends.
         """
-        ends_early = rows[0].early_end is not None
+        fewest = self.config.min_new_tokens
+        if rows[0].early_end is not None:
+            fewest = max(fewest, 2)
         found = self.translator.translate_batch(
             [row.source for row in rows],
             [row.prefix for row in rows],
             max_decoding_length=room,
-            min_decoding_length=min(max(self.config.min_new_tokens, 2 * ends_early), room),
+            min_decoding_length=min(fewest, room),
             max_input_length=0,
             **self.finishing(most),
             **self.options,
         )
-        for row, one in zip(rows, found, strict=True):
-            yield row, self.result(one.result().hypotheses, one.result().scores)
+        for row, answer in zip(rows, found, strict=True):
+            result = answer.result()
+            yield row, self.result(result.hypotheses, result.scores)
 
     def finishing(self, most: int) -> dict[str, object]:
         """Returns the arguments that end a search with beams at `most` finished answers, all of which it returns."""
-        return {"patience": most / self.beams, "num_hypotheses": most} if self.beams > 1 else {}
+        if self.beams == 1:
+            return {}
+        return {"patience": most / self.beams, "num_hypotheses": most}
 
     def result(self, answers: list[list[str]], scores: list[float]) -> SearchResult:
         return [(ids, score * len(ids) ** self.exponent) for ids, score in zip(answers, scores, strict=True)]
@@ -277,7 +312,7 @@ class EngineSearch:
 
     def parted(self, row: SearchedRow, result: SearchResult) -> Shown:
         """Returns the answers of a result that count as finished, and the others."""
-        config, finished, cut = self.config, list[SearchedAnswer](), list[SearchedAnswer]()
+        finished, cut = list[SearchedAnswer](), list[SearchedAnswer]()
         if row.early_end is not None:
             others = math.log1p(-math.exp(row.early_end))  # CTranslate2 has divided by their probability
             result = [(tokens, log_prob + others) for tokens, log_prob in result]
@@ -285,12 +320,15 @@ class EngineSearch:
         for tokens, log_prob in result:
             if not IMPOSSIBLE < log_prob < math.inf:
                 continue
-            has_end, length = tokens[-1] in self.ends, len(tokens)
+            length = len(tokens)
+            has_end = tokens[-1] in self.ends
             is_finished = has_end or (self.at_limit and length == row.room)
-            score = log_prob / config.divisor(length + (not is_finished))
-            (finished if is_finished else cut).append(
-                SearchedAnswer(tokens[: length - has_end], length, log_prob, score)
-            )
+            score = log_prob / self.config.divisor(length + (not is_finished))
+            answer = SearchedAnswer(tokens[: length - has_end], length, log_prob, score)
+            if is_finished:
+                finished.append(answer)
+            else:
+                cut.append(answer)
         return finished, cut
 
 
@@ -337,9 +375,9 @@ class PromptSearch(EngineSearch):
         )
         del callback
         try:
-            for one in found:
-                if one.token not in self.ends:
-                    yield [one.token_id]
+            for step in found:
+                if step.token not in self.ends:
+                    yield [step.token_id]
         finally:
             found.close()
             dropped.wait(MOST_SECONDS)
@@ -351,15 +389,13 @@ class PromptSearch(EngineSearch):
 
     def row(self, number: int, request: Request) -> SearchedRow:
         """Returns a request as a row. Raises: ValueError, see `generate`; CannotAnswer for what CTranslate2 does not obey."""
-        config, prompt = request.settings or self.config, [*request.source]
+        config = request.settings or self.config
+        prompt = list(request.source)
         if request.settings is not None:
             check_obeyed(config, self.kind)
-        limits = (
-            config.max_length(len(prompt)),
-            request.limit,
-            (self.sizes.max_positions or LARGEST) - len(prompt) + 1,
-        )
-        limit = min(one for one in limits if one is not None)
+        positions_left = (self.sizes.max_positions or LARGEST) - len(prompt) + 1
+        limits = (config.max_length(len(prompt)), request.limit, positions_left)
+        limit = min(limit for limit in limits if limit is not None)
         with known(subject=f"prompt {request.number(number)}"):
             if request.forced != Forced():
                 raise CannotAnswer("has a beginning of its answer: leave it out for CTranslate2")
@@ -367,12 +403,14 @@ class PromptSearch(EngineSearch):
             check_length(len(prompt), self.sizes.max_positions)
             if not prompt:
                 raise ValueError("has no tokens: a prompt has at least 1 token, for example decode.bos_id")
-            if len(prompt) + limit - 1 > self.sizes.positions:
+            longest = len(prompt) + limit - 1
+            if longest > self.sizes.positions:
                 raise CannotAnswer(
-                    f"may have {len(prompt) + limit - 1} tokens with its answer, and the export has {self.sizes.positions} "
+                    f"may have {longest} tokens with its answer, and the export has {self.sizes.positions} "
                     "positions: lower decode.max_new_tokens"
                 )
-        return SearchedRow(number, [str(i) for i in prompt], [], limit - (config.forced_eos_id is not None))
+        room = limit - (config.forced_eos_id is not None)
+        return SearchedRow(number, list(map(str, prompt)), [], room)
 
     def results(self, rows: Sequence[SearchedRow], room: int, most: int) -> Iterator[tuple[SearchedRow, SearchResult]]:
         """Yields each row with CTranslate2's best answers; `room` and `most` as `EngineSearch.results`.
@@ -383,11 +421,15 @@ class PromptSearch(EngineSearch):
         """
 
         def apart(row: SearchedRow) -> tuple[int, int]:
-            fits = len(row.source) + room - 1 <= self.sizes.positions
-            return len(row.source) if self.beams > 1 else len(row.source) == 1, room if fits else row.room
+            length = len(row.source)
+            length_class = length if self.beams > 1 else length == 1
+            fits = length + room - 1 <= self.sizes.positions
+            return length_class, room if fits else row.room
 
         for (_, most_tokens), numbers in groups_of(map(apart, rows)).items():
-            callback = None if self.watch is None else ending([self.watch(rows[i].number) for i in numbers])
+            callback = None
+            if self.watch is not None:
+                callback = ending([self.watch(rows[i].number) for i in numbers])
             dropped = when_dropped(callback)
             found = self.translator.generate_batch(
                 [rows[i].source for i in numbers],
@@ -399,8 +441,9 @@ class PromptSearch(EngineSearch):
                 callback=callback,
             )
             del callback
-            for i, one in zip(numbers, found, strict=True):
-                yield rows[i], self.result(one.result().sequences, one.result().scores)
+            for i, answer in zip(numbers, found, strict=True):
+                result = answer.result()
+                yield rows[i], self.result(result.sequences, result.scores)
             dropped.wait(MOST_SECONDS)
 
 
@@ -421,16 +464,17 @@ def when_dropped(callback: Callable[[Any], bool] | None) -> threading.Event:
 
 def by_score(found: Sequence[SearchedAnswer]) -> list[SearchedAnswer]:
     """Returns answers by their scores, best first."""
-    return sorted(found, key=lambda one: one.score, reverse=True)
+    return sorted(found, key=lambda answer: answer.score, reverse=True)
 
 
 def as_hypotheses(found: Sequence[SearchedAnswer]) -> list[Hypothesis]:
-    return [Hypothesis([int(token) for token in one.ids], one.score) for one in found] or [NO_ANSWER]
+    hypotheses = [Hypothesis(list(map(int, answer.ids)), answer.score) for answer in found]
+    return hypotheses or [NO_ANSWER]
 
 
 def unpadded(source: Sequence[int], pad_id: int) -> list[int]:
     """Returns a source without the padding behind it. Raises: CannotAnswer for padding within, which JAX would leave out."""
-    tokens = [*source]
+    tokens = list(source)
     while tokens and tokens[-1] == pad_id:
         tokens.pop()
     if pad_id in tokens:

@@ -91,11 +91,15 @@ class TextTranslator:
         self, search: Searches, requests: Sequence[Request], texts: Sequence[str | None], progress: ProgressCallback
     ) -> list[list[ScoredText]]:
         """Returns the answers to the requests, which are those of `texts`; None: a request that is no source."""
-        notes, weights = list[str](), self.searcher.weights(search)
-        answers = [
-            [ScoredText(self.form.written(one.tokens, text, notes.append), one.score) for one in ranked]
-            for text, ranked in zip(texts, self.form.answered(search, weights, requests, progress), strict=True)
-        ]
+        notes = list[str]()
+        weights = self.searcher.weights(search)
+        found = self.form.answered(search, weights, requests, progress)
+        answers = list[list[ScoredText]]()
+        for text, ranked in zip(texts, found, strict=True):
+            answers.append([])
+            for answer in ranked:
+                written = self.form.written(answer.tokens, text, notes.append)
+                answers[-1].append(ScoredText(written, answer.score))
         warn_of_left_out(notes)
         return answers
 

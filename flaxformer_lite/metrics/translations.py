@@ -99,9 +99,13 @@ def resolve(config: MetricConfig, texts: Sequence[str]) -> MetricConfig:
     letters = {language: len(re.findall(f"[{script}]", text)) for language, script in SCRIPTS.items()}
     if letters["ja"] > letters["zh"] / 9:  # kana stand between the ideographs of any Japanese text
         letters["ja"] += letters.pop("zh")
-    number, script = sum(letters.values()), max(letters, key=letters.__getitem__)
+    number = sum(letters.values())
     others = (sum(map(str.isalpha, text)) - number) / 5  # words, where a letter of these scripts counts as one
-    language = (script if number > others else None) if config.language is None else language_of(config.language)
+    language: str | None = None
+    if config.language is not None:
+        language = language_of(config.language)
+    elif number > others:
+        language = max(letters, key=letters.__getitem__)
     name = config.bleu_tokenizer or BY_LANGUAGE.get(language or "", "13a")
     name = "flores101" if name == "spm" else name  # its old name; sacreBLEU's class of that name fails in Python 3.13
     try:
@@ -213,11 +217,11 @@ def with_references(hypotheses: Sequence[str], references: Sequence[str | None])
 
 def of_parts(figures: Callable[..., Mapping[str, Any]], parts: Mapping[str, slice], *columns: Any) -> dict[str, Any]:
     """Returns the figures of each source of a mixture, from its rows of the columns, by names such as `de/bleu`."""
-    return {
-        f"{source}/{name}": value
-        for source, rows in parts.items()
-        for name, value in figures(*(column[rows] for column in columns)).items()
-    }
+    named = dict[str, Any]()
+    for source, rows in parts.items():
+        of_source = figures(*(column[rows] for column in columns))
+        named |= {f"{source}/{name}": value for name, value in of_source.items()}
+    return named
 
 
 MEAN_RATING = "mean rating of the sentences"
@@ -272,7 +276,8 @@ def compare_ratings(ratings: Mapping[str, Sequence[float]], metric: str) -> list
     base: Float[np.ndarray, R] = np.zeros(0)
     for name, values in ratings.items():
         chosen = np.random.default_rng(12345).integers(len(values), size=(1000, len(values)))  # sacreBLEU's seed
-        score, means = float(np.mean(values)), np.array(values)[chosen].mean(1)
+        score = float(np.mean(values))
+        means = np.array(values)[chosen].mean(1)
         low, *_, high = np.sort(means)[25:-25]
         p = None
         if comparisons:

@@ -65,8 +65,10 @@ def attention_axes(weights: AttentionWeights, kind: AttentionKind) -> tuple[list
 
 def common_length(ids: Sequence[int], others: Sequence[int]) -> int:
     """Returns the number of ids that both begin with: a token across the end of a prompt does not belong to the prompt."""
-    pairs = zip(ids, others, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(others)))
+    for i, (one, other) in enumerate(zip(ids, others, strict=False)):
+        if one != other:
+            return i
+    return min(len(ids), len(others))
 
 
 def own_targets(run: Any, sources: Sequence[str]) -> Sequence[str | None]:
@@ -85,7 +87,8 @@ def attention_ids(run: Any, source: str, target: str | None, too_long: ReportCut
     """
     config, tokenizers = run.config, run.required_tokenizers
     if target is None:
-        text, most = text_ids(run.text_model, source), config.data.max_source_length
+        text = text_ids(run.text_model, source)
+        most = config.data.max_source_length
         truncated(tokenizers.source.with_special_tokens(text).tokens, most, "text", "max_source_length", too_long)
         return AttentionIds(tokenizers.source.truncated([text], most).tokens, [], 0)
     if config.model.num_encoder_layers == 0:
@@ -100,7 +103,8 @@ def attention_ids(run: Any, source: str, target: str | None, too_long: ReportCut
     start = [config.decode.start_id]
     if isinstance(tokenizers, LanguageTokenizers) and tokenizers.languages.direction:
         start += tokenizers.ids_of(()).first
-    most, most_of_target = form.room, config.data.longest.target - len(start)
+    most = form.room
+    most_of_target = config.data.longest.target - len(start)
     sources = truncated(tokenizers.source.encode(source), most, "source", "max_source_length", too_long)
     targets = truncated(tokenizers.target.encode(target), most_of_target, "target", "max_target_length", too_long)
     return AttentionIds(tokenizers.source.as_source(sources), [*start, *targets], 0)

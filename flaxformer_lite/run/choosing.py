@@ -1,5 +1,6 @@
 """The best of several candidates of a translation, by `best_by`: a run that rates translations, or minimum Bayes risk."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, cast, get_args
 
@@ -71,16 +72,18 @@ def best_first(
     if best_by is None:
         return answers
     if best_by in get_args(Utility):
+        texts = [[text for text, _ in of_source] for of_source in answers]
         if best_by == "bleu":
-            metrics = resolve(metrics, [text for of_source in answers for text, _ in of_source])
-        return [
-            minimum_bayes_risk([text for text, _ in of_source], cast(Utility, best_by), metrics)
-            for of_source in answers
-        ]
-    lines = [line for line, of_source in enumerate(answers, first_line) for _ in of_source]
-    pairs = [(source, answer.text) for source, of_source in zip(sources, answers, strict=True) for answer in of_source]
-    ratings = iter(best_by.rate([one[0] for one in pairs], [one[1] for one in pairs], lines=lines, **report).tolist())
-    highest, ordered = best_by.sign == 1, []
+            metrics = resolve(metrics, list(itertools.chain.from_iterable(texts)))
+        return [minimum_bayes_risk(of_source, cast(Utility, best_by), metrics) for of_source in texts]
+    lines, rated_sources, translations = list[int](), list[str](), list[str]()
+    for line, (source, of_source) in enumerate(zip(sources, answers, strict=True), first_line):
+        lines += [line] * len(of_source)
+        rated_sources += [source] * len(of_source)
+        translations += [answer.text for answer in of_source]
+    ratings = iter(best_by.rate(rated_sources, translations, lines=lines, **report).tolist())
+    highest = best_by.sign == 1
+    ordered = []
     for of_source in answers:
         rated = [ScoredText(answer.text, next(ratings)) for answer in of_source]
         ordered.append(sorted(rated, key=lambda answer: answer.score, reverse=highest))

@@ -21,7 +21,8 @@ class BestScore(NamedTuple):
 
 def best_score(folder: RunFolder, config: Config) -> BestScore | None:
     """Returns the best row of metrics.jsonl by `train.best_metric`; None without an evaluation."""
-    name, best = config.train.best_metric, config.train.best_row(folder.rows())
+    name = config.train.best_metric
+    best = config.train.best_row(folder.rows())
     return None if best is None else BestScore(name, best[name], best["step"])
 
 

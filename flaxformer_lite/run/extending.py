@@ -1,5 +1,6 @@
 """One more language for a run that translates between several: `extend`."""
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -85,7 +86,8 @@ def extend(
             f"{run} has a tokenizer of its own for {', '.join(tokenizers.own)}: give the next one its own too"
         )
     base = [tokenizers.base.source, *tokenizers.own.values()][-1]
-    token, like_id = languages.token.replace("{}", language), tokenizers.token_id(like)
+    token = languages.token.replace("{}", language)
+    like_id = tokenizers.token_id(like)
     old_lines = old_text(config.data, old) if tokenizer == "shared" else []
     chosen = [line for number, line in enumerate(old_lines) if number % 10]
     extension = extended_tokenizer(base, lines_of_files(text), pieces, token, model.vocab_size, chosen)
@@ -136,13 +138,9 @@ def lines_of_files(files: str | Sequence[str]) -> Iterator[str]:
     patterns = [files] if isinstance(files, str) else files
     for pattern in patterns:
         require_lines(pattern)
-    return (
-        line
-        for pattern in patterns
-        for file in matching_files(pattern)
-        for chunk in line_chunks(file)
-        for line in chunk
-    )
+    files_of_patterns = itertools.chain.from_iterable(map(matching_files, patterns))
+    chunks = itertools.chain.from_iterable(map(line_chunks, files_of_patterns))
+    return itertools.chain.from_iterable(chunks)
 
 
 def old_text(data: DataConfig, files: str | Sequence[str] | None) -> list[str]:
@@ -153,9 +151,9 @@ def old_text(data: DataConfig, files: str | Sequence[str] | None) -> list[str]:
     elif train is None:
         return []
     else:
-        lines = (line for pair in PairStream(train, "data.train") for line in pair[:2])
+        lines = itertools.chain.from_iterable(pair[:2] for pair in PairStream(train, "data.train"))
     try:
-        return [*dict.fromkeys(line for line in sample_lines(lines, OLD_CHARACTERS) if line.strip())]
+        return list(dict.fromkeys(line for line in sample_lines(lines, OLD_CHARACTERS) if line.strip()))
     except (ValueError, OSError):
         if files is not None:
             raise

@@ -141,8 +141,10 @@ class Recording:
 
         text: of records that are cut into pieces only those rows count that have this text, if one has it.
         """
-        train, last = self.data.train, self.loop_state.batch_of(self.config.train.steps)
-        wanted, rows = set(records), train.made.rows_of(records)
+        train = self.data.train
+        last = self.loop_state.batch_of(self.config.train.steps)
+        wanted = set(records)
+        rows = train.made.rows_of(records)
         of_pieces = train.made.spans.record
         asked = of_pieces[np.isin(of_pieces, records)]
         if text and len(asked) > len(np.unique(asked)):
@@ -151,7 +153,8 @@ class Recording:
             form = comparable(text)
             having = [i for i, pieces in texts.items() if any(form in comparable(piece) for piece in pieces)]
             rows = np.array(having or rows, np.int64)
-        rows, readings = rows[train.plan.placed[rows]], list[RecordReading]()
+        rows = rows[train.plan.placed[rows]]
+        readings = list[RecordReading]()
         for epoch in range(last // train.plan.batches_per_epoch + 1) if len(rows) else ():
             for batch, row in train.plan.find(rows, epoch):
                 read = wanted.intersection(train.records_read(int(train.plan.batch(batch).examples[row]), batch, row))
@@ -174,7 +177,8 @@ class Recording:
 
     def places(self, records: Iterable[int]) -> dict[int, RecordPlace]:
         """Returns the places of records by their numbers, from one pass over the texts up to the last of them."""
-        wanted, places = set(records), dict[int, RecordPlace]()
+        wanted = set(records)
+        places = dict[int, RecordPlace]()
         for place, _ in located(self.config) if wanted else ():
             if place.record in wanted:
                 places[place.record] = place
@@ -201,7 +205,8 @@ def located(config: Config, split: SplitOrLeftOut = "train") -> Iterator[tuple[R
     """Yields all records of a split with their texts, in the order of their numbers, with a few at a time in memory."""
     if (source := config.data.source(split)) is None:
         return
-    names, number = source.part_names if isinstance(source, Mixture) else ("",), 0
+    names = source.part_names if isinstance(source, Mixture) else ("",)
+    number = 0
     for name, (setting, member) in zip(names, source.parts(f"data.{split}"), strict=True):
         for pair, files, line in member.located(setting):
             assert isinstance(pair, Pair)
@@ -271,7 +276,8 @@ def tokens_as_text(
     def label(i: int) -> str:
         return printable(tokenizer.piece(i, f"<{i}>")).replace("\n", "\\n")
 
-    pad, tokens = tokenizer.special.pad, ids.tolist()
+    pad = tokenizer.special.pad
+    tokens = ids.tolist()
     last = max((i for i, token in enumerate(tokens, 1) if token != pad), default=0)
     words = [label(token) if shown is None or shown[i] else "_" for i, token in enumerate(tokens[:last])]
     more = f" … ({len(words)} tokens)" if most is not None and len(words) > most else ""

@@ -97,7 +97,9 @@ class Run:
     def test_scores(self) -> dict[str, Any] | None:
         """The scores on the test that `fit` or `pair` made of this run at this step; None without them."""
         file = self.path / TEST_SCORES
-        scores: dict[str, Any] = json.loads(file.read_bytes()) if file.is_file() else {}
+        if not file.is_file():
+            return None
+        scores: dict[str, Any] = json.loads(file.read_bytes())
         return scores if scores.get("step") == self.step else None
 
     @cached_property
@@ -105,9 +107,9 @@ class Run:
         """The step of each member, a digest of its config, tokenizers and chat template, and one of its parameters."""
         origins = []
         for run in self.members:
-            settings = text_digest(repr((to_json(run.config), run.vocabulary, run.translator.form.template_text)))
+            settings = to_json(run.config), run.vocabulary, run.translator.form.template_text
             params = without_padding(run.params, parameter_shapes(run.config.model))
-            origins.append((run.step, settings, parameter_digest(params)))
+            origins.append((run.step, text_digest(repr(settings)), parameter_digest(params)))
         return origins
 
     @property
@@ -313,7 +315,8 @@ class Run:
 
         Raises: ValueError if the model makes neither.
         """
-        return np.array(Relevance().answers(self.answering(report), pairs, **report), np.float32)
+        numbers = Relevance().answers(self.answering(report), pairs, **report)
+        return np.array(numbers, np.float32)
 
     def similarity(
         self,
@@ -327,7 +330,9 @@ class Run:
 
         Example: `run.similarity([("capital of France", "Paris is its capital.")])`.
         """
-        return np.array(Compare(Embed(prompt, width)).answers(self.answering(report), pairs, **report), np.float32)
+        task = Compare(Embed(prompt, width))
+        cosines = task.answers(self.answering(report), pairs, **report)
+        return np.array(cosines, np.float32)
 
     @property
     def rates_with(self) -> tuple[bool, ...]:
@@ -365,7 +370,8 @@ class Run:
         self, asked: Sequence[tuple[str, Sequence[str]]], **report: Unpack[Reporting]
     ) -> list[list[RankedText]]:
         """Returns what `rank` does for each query with its candidates."""
-        return Rank().answers(self.answering(report), list(map(Query._make, asked)), **report)
+        queries = list(map(Query._make, asked))
+        return Rank().answers(self.answering(report), queries, **report)
 
     def label(self, texts: Sequence[str | Sequence[str]], **report: Unpack[Reporting]) -> list[LabelledWords]:
         """Returns the labels of the words of each text, a string or a list of words, and the entities that they spell: see `Label`.
@@ -383,7 +389,8 @@ class Run:
 
         Raises: ValueError if the run was not trained to find answers.
         """
-        return Answer().answers(self.answering(report), list(map(Question._make, questions)), **report)
+        asked = list(map(Question._make, questions))
+        return Answer().answers(self.answering(report), asked, **report)
 
     def fill_mask(
         self, texts: Sequence[str], top: int = 5, **report: Unpack[Reporting]
@@ -472,8 +479,10 @@ class Run:
         task = dataclasses.replace(
             task, model=self.model, num_micro_batches=parts_of_batch, compiler_options=CompilerOptions()
         )
-        other = None if reader is self.text_model else reader
-        runner: BatchCounter = MeshRunner(task, mesh) if other is None else EngineRunner(other, self.config)
+        if reader is None or reader is self.text_model:
+            runner: BatchCounter = MeshRunner(task, mesh)
+        else:
+            runner = EngineRunner(reader, self.config)
         return mean_metrics(runner, self.config.objective, self.params, data.datasets, parts, progress)
 
     def evaluate(
@@ -497,7 +506,9 @@ class Run:
             does not make.
         """
         data = scored_data(self.config, split, source, target, bleu_tokenizer)
-        return finite(score(self, data, decode, asks=[] if bleu_tokenizer is None else ["bleu_tokenizer"])[0])
+        asks = [] if bleu_tokenizer is None else ["bleu_tokenizer"]
+        scores, _ = score(self, data, decode, asks=asks)
+        return finite(scores)
 
     def forward(self, **arguments: Unpack[ForwardArguments]) -> ModelOutput:
         """Returns the model's outputs for arrays or nested lists, under the argument names of Hugging Face's library.
@@ -551,14 +562,12 @@ def load(
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
         step, params = restore_weights(checkpoints, config, weights, step, local, weights_dtype)
     params = with_padded_vocabulary(params, local)
-    tokenizers = (
-        None if config.data.tokenizer is None else folder.load_tokenizers(config.data, config.model.vocab_sizes)
-    )
-    if tokenizers is not None:
-        data = config.data
-        tokenizers = reader_of(
-            config.objective, tokenizers, folder.path, data.longest, data.translation, whole=data.train is None
-        )
+    data = config.data
+    tokenizers = None
+    if data.tokenizer is not None:
+        loaded = folder.load_tokenizers(data, config.model.vocab_sizes)
+        is_whole = data.train is None
+        tokenizers = reader_of(config.objective, loaded, folder.path, data.longest, data.translation, whole=is_whole)
     read = Read(wanted, state, params)
     return in_own_direction(Run(folder, config, params, tokenizers, step, placement, read=read))
 

@@ -75,10 +75,12 @@ def scored_data(
             raise ValueError("--data is for one file of labelled data: leave out --split, --source and --target")
         data = config.data.alike(file, config.objective.reads)
         if data is None or (config.objective.translates and not data.record.has_source):
-            known = any(config.data.source(one) is not None for one in SPLITS)
-            remedy = "give a file of the kind of its data" if known else other_data(config)
+            has_data = any(config.data.source(known) is not None for known in SPLITS)
+            remedy = "give a file of the kind of its data" if has_data else other_data(config)
             raise ValueError(f"{file}: the run's data has no fields for such a file: {remedy}")
-        name, (pairs, parts) = Path(file).name, (list(data.open()), dict[str, slice]())
+        name = Path(file).name
+        pairs = list(data.open())
+        parts = dict[str, slice]()
     elif source or target:
         if split or not (source and target):
             raise ValueError("source, target and split do not go together: give both files, or only split")
@@ -87,9 +89,12 @@ def scored_data(
                 f"source and target are for translations, which this run does not make: {other_data(config)}"
             )
         data = ParallelText(source=source, target=target)
-        name, (pairs, parts) = "files", (list(data.open()), {})
+        name = "files"
+        pairs = list(data.open())
+        parts = {}
     else:
-        name = split = split or ("test" if config.data.source("test") is not None else "eval")
+        usual: Split = "eval" if config.data.source("test") is None else "test"
+        name = split = split or usual
         data = config.data.source(split)
         if data is None:
             raise ValueError(f"data.{split} is None in the config: {other_data(config)}")
@@ -102,15 +107,17 @@ def scored_data(
     if config.objective.translates or name == "files":
         resolved = resolve(metrics, [pair.target for pair in pairs])
         metrics = metrics if parts else resolved  # the parts of a mixture may be of several languages
-    return ScoredData(name, pairs, parts, metrics, Origin(data, f"data.{name}" if name in SPLITS else None))
+    setting = f"data.{name}" if name in SPLITS else None
+    return ScoredData(name, pairs, parts, metrics, Origin(data, setting))
 
 
 def other_data(config: Config) -> str:
     """Returns the remedy for a run whose config has not the data that is to be scored."""
     if config.objective.translates:
         return "give source and target, or set data.test in the config"
-    readable = config.data.alike("data.jsonl", config.objective.reads) is not None
-    return f"{'give --data FILE, or ' if readable else ''}set data.test in the config"
+    remedy = "set data.test in the config"
+    reads_files = config.data.alike("data.jsonl", config.objective.reads) is not None
+    return f"give --data FILE, or {remedy}" if reads_files else remedy
 
 
 def answers_texts(config: Config) -> bool:
@@ -127,8 +134,10 @@ def asked_pairs(run: Any, pairs: Sequence[Pair]) -> Sequence[Pair]:
     """Returns pairs as texts to show: of a conversation its last answer, where the run answers conversations."""
     if run.config.objective.reads != "conversations":
         return pairs
-    questions = run.translator.form.questions(pairs)
-    return [Pair(pair.source, "" if one is None else one.reference) for pair, one in zip(pairs, questions, strict=True)]
+    asked = list[Pair]()
+    for pair, question in zip(pairs, run.translator.form.questions(pairs), strict=True):
+        asked.append(Pair(pair.source, "" if question is None else question.reference))
+    return asked
 
 
 def rated_pairs(run: Any, data: ScoredData) -> list[Pair]:
@@ -136,7 +145,8 @@ def rated_pairs(run: Any, data: ScoredData) -> list[Pair]:
     if data.name == "files" or run.config.objective.reads != "conversations":
         return data.pairs
     pairs = list(asked_pairs(run, data.pairs))
-    if others := sum(not (pair.source and pair.target) for pair in pairs):
+    others = sum(not (pair.source and pair.target) for pair in pairs)
+    if others:
         raise ValueError(
             f"--metric and --best-by rate translations, but data.{data.name} has {counted(others, 'row')} without a source, "
             "without an answer, or with a prompt that does not fit: take them out, or give --source and --target"
@@ -161,15 +171,18 @@ def score(
     """
     by = {name: decode[name] for name in ("engine", "weights_dtype") if name in decode}
     settings_given = [name for name in decode if name not in by]
-    if (given := [*settings_given, *asks]) and not makes_translations(run):
+    given = [*settings_given, *asks]
+    if given and not makes_translations(run):
         raise ValueError(f"{', '.join(given)}: for translations, which this run does not make: leave them out")
-    best_by, decode = decode.get("best_by"), candidate_settings(run.translator.form.decode, **decode)
+    best_by = decode.get("best_by")
+    decode = candidate_settings(run.translator.form.decode, **decode)
     if not isinstance(best_by, str | None):
         rated_pairs(run, data)  # raises
     name, pairs, parts, settings, origin = data
     objective, languages = run.config.objective, run.config.data.languages
     reader = run.text_model if makes_translations(run) else run.answering(by, reads_texts(objective.kind))
-    trainable, converses = languages is None or languages.trainable, objective.reads == "conversations"
+    trainable = languages is None or languages.trainable
+    converses = objective.reads == "conversations"
     if not trainable:
         note("the loss is left out: the places of tokens in data.languages are those of use, not of training")
     with Progress(len(pairs)) as progress:
@@ -185,7 +198,8 @@ def score(
                 progress=progress.within,
                 warn=lambda line: warn(f"{name}: {line}"),
             )
-        if (task := scored_by(objective)) is not None:
+        task = scored_by(objective)
+        if task is not None:
             texts = task.texts(reader, pairs, progress=progress.within, warn=lambda line: None)
             scores |= task.scores(pairs, texts, parts)
         by_name = is_chosen(by.get("engine", "jax"), by.get("weights_dtype"))
@@ -198,17 +212,22 @@ def score(
         else:
             progress.update("answering", 0)
             answers, references = run.translator.answers(pairs, progress.within, **decode)
-    answers = best_first(best_by, [pair.source for pair in pairs], answers, settings)
+    sources = [pair.source for pair in pairs]
+    answers = best_first(best_by, sources, answers, settings)
     hypotheses = [best[0].text for best in answers]
 
     def figures(texts: list[str], references: list[str | None]) -> dict[str, Any]:
-        both = with_references(texts, references)
-        return text_report(*both, settings) | objective.text_metrics(*both) if both[0] else {}
+        compared, known_references = with_references(texts, references)
+        if not compared:
+            return {}
+        report = text_report(compared, known_references, settings)
+        return report | objective.text_metrics(compared, known_references)
 
     scores = figures(hypotheses, references) | scores | {"engine": run.translator.engine_of(decode)}
-    known = {value for name, value in scores.items() if name.endswith("_signature")}
+    signatures = {value for name, value in scores.items() if name.endswith("_signature")}
     of_sources = of_parts(figures, parts, hypotheses, references)
-    return scores | {name: value for name, value in of_sources.items() if value not in known}, hypotheses
+    scores |= {name: value for name, value in of_sources.items() if value not in signatures}
+    return scores, hypotheses
 
 
 @dataclass(frozen=True)
@@ -232,7 +251,8 @@ class EngineRunner:
         """Returns the counts of a batch. The outputs of padding rows are 0, and of absent texts in a row of several."""
         objective = self.config.objective
         inputs = objective.inputs(batch, self.config.model)
-        tokens, mask = np.asarray(inputs.source_tokens), np.asarray(inputs.source_mask)
+        tokens = np.asarray(inputs.source_tokens)
+        mask = np.asarray(inputs.source_mask)
         types = np.zeros_like(tokens) if inputs.token_types is None else np.asarray(inputs.token_types)
         is_read = np.asarray(mask.any(1))
         is_read[0] = True  # one answer says the shape of all
@@ -240,24 +260,30 @@ class EngineRunner:
             is_read |= np.asarray(batch.weights).any(1)  # a text without a token
         places = np.flatnonzero(is_read)
         rows = [EncodedText(tokens[i][mask[i]].tolist(), types[i][mask[i]].tolist()) for i in places]
-        answers = self.model.read("class_logits" if objective.rows_independent else "vectors", rows, no_progress)
-        outputs: Any = np.zeros((len(tokens), *tokens.shape[1 : answers[0].ndim], answers[0].shape[-1]), np.float32)
+        kind = "class_logits" if objective.rows_independent else "vectors"
+        answers = self.model.read(kind, rows, no_progress)
+        *_, width = answers[0].shape
+        by_token = tokens.shape[1 : answers[0].ndim]
+        outputs: Any = np.zeros((len(tokens), *by_token, width), np.float32)
         for i, answer in zip(places, answers, strict=True):
             outputs[i, : len(answer)] = answer[: outputs.shape[1]]
-        return self.metrics(Outputs(class_logits=outputs, embedding=outputs, log_scale=params.get("log_scale")), batch)
+        read = Outputs(class_logits=outputs, embedding=outputs, log_scale=params.get("log_scale"))
+        return self.metrics(read, batch)
 
 
 def translations(
     run: Any, data: ScoredData, decode: Mapping[str, object], progress: Progress
 ) -> list[list[ScoredText]]:
     """Returns the translations of the sources of all pairs, each in the direction of its languages."""
-    pairs, before = data.pairs, 0
+    pairs = data.pairs
+    before = 0
     progress.update("translating", 0)
     # `metrics` has already warned of sources that are too long, but not of terms that a translation cannot have.
     forced = decode.keys() & {"terms", "placeholders", "prefix"}
     answers: list[list[ScoredText]] = [[]] * len(pairs)
     for languages, numbers in groups_of(pair.languages for pair in pairs).items():
-        answered = (run.between(*languages) if languages else run).hypotheses(
+        directed = run.between(*languages) if languages else run
+        answered = directed.hypotheses(
             [pairs[i].source for i in numbers],
             progress=lambda _, done, total, before=before: progress.update("translating", before + done),
             warn=lambda line: warn(f"{data.name}: {line}") if forced else None,
@@ -276,13 +302,14 @@ Ratings = dict[str, list[float]]
 def rate(metrics: Mapping[str, Any], data: ScoredData, hypotheses: Sequence[str]) -> tuple[Ratings, dict[str, float]]:
     """Returns the ratings by the runs in `metrics`, and their means over all sentences and each part of a mixture."""
     ratings, means = Ratings(), dict[str, float]()
-    sources, references = [pair.source for pair in data.pairs], [pair.target for pair in data.pairs]
+    sources = [pair.source for pair in data.pairs]
+    references = [pair.target for pair in data.pairs]
     for name, metric in metrics.items():
         given = references if True in metric.rates_with else None
         with Progress(len(data.pairs)) as progress:
             numbers = metric.rate(sources, hypotheses, given, progress=progress.within)
         ratings[name] = numbers.tolist()
-        means |= {name: float(numbers.mean())}
+        means[name] = float(numbers.mean())
         means |= of_parts(lambda some, name=name: {name: float(some.mean())}, data.parts, numbers)
     return ratings, means
 

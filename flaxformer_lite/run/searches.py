@@ -87,9 +87,11 @@ class RunSearcher:
 
     def search(self, settings: DecodeConfig) -> Decoder:
         """Returns a decoder with these settings. Decoders of the same `program` share what they compile."""
-        first, program = self.members[0], settings.program
+        first = self.members[0]
+        program = settings.program
         if program not in self.kept.decoders:
-            objective, longest = first.config.objective, first.config.objective.longest_row(first.config.data.longest)
+            objective = first.config.objective
+            longest = first.config.objective.longest_row(first.config.data.longest)
             example = zero_batch(objective, Bucket(Lengths(*(min(length, 16) for length in longest)), 1))
             objective.check_prompts(example, first.config.model)
             models = tuple(member.model for member in self.members)
@@ -100,7 +102,8 @@ class RunSearcher:
         """Returns the parameters as a decoder's searches read them, kept for the next call; None: CTranslate2 has its own."""
         if isinstance(search, EngineSearch):
             return None
-        key, params = (search.models, search.config.num_ids), [member.params for member in self.members]
+        key = (search.models, search.config.num_ids)
+        params = [member.params for member in self.members]
         kept = self.kept.laid_out.get(key)
         if kept is not None and all(one["params"] is now for one, now in zip(kept.given, params, strict=True)):
             return kept
@@ -267,7 +270,8 @@ class Translator(TextTranslator):
                 if why := decoder.why_not(source, forced, limit):
                     forced, reason = Forced(), why
             except ValueError as error:
-                forced, reason = Forced(), f"has a beginning that cannot be written: {error}"
+                forced = Forced()
+                reason = f"has a beginning that cannot be written: {error}"
             needs.append((forced, reason))
         return needs
 
@@ -321,7 +325,8 @@ class Translator(TextTranslator):
         """
         self.check()
         assert isinstance(self.form, Asking)  # as the model reads conversations
-        questions, search = self.form.questions(pairs), self.searching(**options)
+        questions = self.form.questions(pairs)
+        search = self.searching(**options)
         requests = requests_in_order([] if one is None else one.ids for one in questions)
         answers = self.answered(search, requests, [one and one.source for one in questions], progress)
         return answers, [one and one.reference for one in questions]

@@ -77,7 +77,7 @@ def trim(
             raise ValueError(
                 f"{run} has a tokenizer of its own for {', '.join(tokenizers.own)}: cut the run before that"
             )
-        stay |= {i for code in tokenizers.languages.codes for i in tokenizers.token_ids(code)}
+        stay.update(*map(tokenizers.token_ids, tokenizers.languages.codes))
         tokenizers = tokenizers.base
     check_token_ids(keep_ids, size, "keep_ids has")
     base = to_trim(tokenizers.source)
@@ -88,7 +88,8 @@ def trim(
     kept = with_parts(base, needed.ids | stay)
     if len(kept) == size:
         raise ValueError(f"the text needs all {size:,} ids of {run}: there is nothing to leave out; give less text")
-    smaller, tokenizer = with_kept_ids(config, kept), base.with_ids(kept)
+    smaller = with_kept_ids(config, kept)
+    tokenizer = base.with_ids(kept)
     data = replace(config.data, tokenizer=FromRun(path=str(folder.path.absolute())))
     params = cut_tables(loaded.params, parameter_shapes(smaller.model), kept)
     origin = with_new_ids(loaded.folder.imported, {i: number for number, i in enumerate(kept)}, size)
@@ -105,12 +106,14 @@ def trim(
         )
     before, after = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (loaded.params, params))
     note(f"{len(kept):,} of {size:,} ids and {after:,} of {before:,} parameters are in {folder.path}")
-    short, held_out = needed.number_short(stay), needed.held_out
+    short = needed.number_short(stay)
+    held_out = needed.held_out
     note(
         f"of {held_out:,} lines held out {short:,} need a token that no other line needs: expect this share of new lines"
     )
-    lines = [*itertools.islice(filter(str.strip, lines_of_files(text)), CHECKED)]
-    if other := lines_cut_otherwise(tokenizers.source, tokenizer, lines, kept):
+    lines = list(itertools.islice(filter(str.strip, lines_of_files(text)), CHECKED))
+    other = lines_cut_otherwise(tokenizers.source, tokenizer, lines, kept)
+    if other:
         note(f"{other:,} of the first {len(lines):,} lines are cut otherwise than before: their answers may be others")
     return folder.path
 
@@ -121,27 +124,35 @@ def own_ids(objective: AnsweredTexts, form: Form, base: JsonTokenizer) -> set[in
     if isinstance(form, Asking):
         with contextlib.suppress(ValueError):  # a template that refuses a single question
             rows += form.prompts([Conversation(form.messages("a"))])
-    return {i for row in rows for i in row}
+    return set(itertools.chain.from_iterable(rows))
 
 
 def named_ids(config: Config) -> set[int]:
     """Returns the ids that settings name and that must stay."""
-    values = [getattr(getattr(config, group), field, None) for group, fields in IDS.items() for field in fields]
-    return {i for value in values if value is not None for i in (value if isinstance(value, tuple) else (value,))}
+    ids = set[int]()
+    for group, fields in IDS.items():
+        for field in fields:
+            value = getattr(getattr(config, group), field, None)
+            if value is not None:
+                ids.update(value if isinstance(value, tuple) else [value])
+    return ids
 
 
 def with_kept_ids(config: Config, kept: Sequence[int]) -> Config:
     """Returns the config of a model whose ids are the numbers of those that are kept."""
-    new, limit = {i: number for number, i in enumerate(kept)}, config.decode.num_ids
+    new = {i: number for number, i in enumerate(kept)}
+    limit = config.decode.num_ids
     changes: dict[str, dict[str, Any]] = {group: {} for group in IDS}
     for group, fields in IDS.items():
         for field in fields:
-            if (value := getattr(getattr(config, group), field, None)) is not None:
+            value = getattr(getattr(config, group), field, None)
+            if value is not None:
                 changes[group][field] = tuple(new[i] for i in value) if isinstance(value, tuple) else new[value]
     changes["decode"]["suppress_ids"] = tuple(new[i] for i in config.decode.suppress_ids if i in new)
     changes["decode"]["num_ids"] = None if limit is None else sum(i < limit for i in kept)
     changes["model"]["vocab_size"] = len(kept)
-    return replace(config, **{group: replace(getattr(config, group), **fields) for group, fields in changes.items()})
+    groups = {group: replace(getattr(config, group), **fields) for group, fields in changes.items()}
+    return replace(config, **groups)
 
 
 def cut_tables(params: PyTree, shapes: PyTree, kept: Sequence[int]) -> PyTree:

@@ -61,7 +61,8 @@ class EngineModel(TextModel):
         left = [i for i in range(len(rows)) if i not in answers]
         sizes = [len(rows[i].tokens) for i in left]
         batches = plan_batches(sizes, BATCH_TOKENS, padded=int)  # no longer than their longest
-        head, array = getattr(self.heads, wanted), sys.modules["ctranslate2"].StorageView.from_array
+        head = getattr(self.heads, wanted)
+        array = sys.modules["ctranslate2"].StorageView.from_array
         last_type = settings.num_token_types - 1
 
         def answered(batch: InputBatch) -> Any:

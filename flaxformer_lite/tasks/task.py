@@ -111,7 +111,7 @@ class TextModel(ABC):
     def predict(self, wanted: Wanted, texts: Sequence[str | Sequence[str]], report: Report) -> list[Any]:
         """Returns what is wanted of each text or pair of texts."""
         groups = [(text,) if isinstance(text, str) else text for text in texts]
-        flat = [text for group in groups for text in group]
+        flat = list(itertools.chain.from_iterable(groups))
         self.unknown.report(flat, report.warn)
         encoded = iter(self.tokenizer.encode_batch(flat))
         rows = []
@@ -122,7 +122,8 @@ class TextModel(ABC):
 
     def class_logits(self, windows: Sequence[Sequence[EncodedText]], report: Report) -> list[list[Any]]:
         """Returns the class logits of each window of each text: of the window, or of each of its tokens."""
-        rows, progress = list(itertools.chain(*windows)), scaled(report.progress, len(windows))
+        rows = list(itertools.chain(*windows))
+        progress = scaled(report.progress, len(windows))
         logits = iter(self.read("class_logits", rows, progress))
         return [list(itertools.islice(logits, len(of_text))) for of_text in windows]
 
@@ -187,7 +188,8 @@ class Task(ABC, Generic[AskedT, AnswerT]):
 
     def check_asked(self, model: TextModel, asked: AskedT, line: int) -> None:
         """Raises: ValueError if this has no answer, and must have one."""
-        if (reason := self.refusal(model, asked)) and not self.warns:
+        reason = self.refusal(model, asked)
+        if reason and not self.warns:
             raise Mistake(reason, subject=f"line {line}")
 
     def answers(self, model: TextModel, asked: Sequence[AskedT], **reporting: Unpack[Reporting]) -> list[AnswerT]:

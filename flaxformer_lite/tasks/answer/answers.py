@@ -1,5 +1,6 @@
 """The part of a text that answers a question: the best place in all windows of the text, and the figures of SQuAD."""
 
+import itertools
 import re
 import string
 from collections import Counter
@@ -60,18 +61,17 @@ class Answer(Task[Question, FoundAnswer]):
     def answered(self, model: TextModel, asked: Sequence[Question], report: Report) -> list[FoundAnswer]:
         objective: Any = model.config.objective  # by `check`
         tokenizer = model.tokenizer
-        model.unknown.report([text for one in asked for text in one], report.warn)
+        model.unknown.report(list(itertools.chain.from_iterable(asked)), report.warn)
         room = objective.room(model.config.data.max_source_length, tokenizer)
         questions = tokenizer.encode_batch([question for question, _ in asked])
         for line, question in zip(report.lines, questions, strict=True):
             if len(question) > room // 2:
                 report.warn(f"line {line}: the question has {len(question)} tokens, and the first {room // 2} are read")
         texts = tokenizer.encode_spans([text for _, text in asked])
-        windows = [
-            [objective.window(question, ids, start, room, tokenizer) for start in starts]
-            for question, (ids, _) in zip(questions, texts, strict=True)
-            for starts in [objective.starts(len(question), len(ids), room)]
-        ]
+        windows = list[list[Window]]()
+        for question, (ids, _) in zip(questions, texts, strict=True):
+            starts = objective.starts(len(question), len(ids), room)
+            windows.append([objective.window(question, ids, start, room, tokenizer) for start in starts])
         logits = model.class_logits([[one.read for one in of_text] for of_text in windows], report)
         return [
             best_answer(text, spans, of_text, found, objective)
@@ -90,7 +90,9 @@ class Answer(Task[Question, FoundAnswer]):
         found = []
         for pair, text in zip(pairs, texts, strict=True):
             right = list(filter(None, map(words, answer_texts(pair)))) or [[]]
-            found.append([max(measure(words(text), one) for one in right) for measure in (list.__eq__, shared)])
+            said = words(text)
+            is_exact = max(said == answer for answer in right)
+            found.append([is_exact, max(shared(said, answer) for answer in right)])
         exact, f1 = np.mean(found, axis=0, dtype=np.float64).tolist()
         return {"answer_exact": exact, "answer_f1": f1}
 
@@ -124,8 +126,10 @@ def best_spans(
     behind = np.append(last, np.full(longest, -np.inf))
     table = first[:, None] + sliding_window_view(behind, longest)[: window.size]
     for cell in np.argsort(-table, axis=None, kind="stable")[:COMPARED].tolist():
-        start, more = window.start + cell // longest, cell % longest
-        if np.isfinite(score := table.flat[cell]):
+        start = window.start + cell // longest
+        more = cell % longest
+        score = table.flat[cell]
+        if np.isfinite(score):
             yield (start, start + more), float(score)
 
 

@@ -95,7 +95,8 @@ class Classify(Task[TextOrPair, ClassPrediction]):
         return "has two texts, but this run was trained on single texts: give one" if trained == {1} else ""
 
     def answered(self, model: TextModel, asked: Sequence[TextOrPair], report: Report) -> list[ClassPrediction]:
-        objective, logits = model.config.objective, model.predict("class_logits", asked, report)
+        objective = model.config.objective
+        logits = model.predict("class_logits", asked, report)
         names = objective.class_names or tuple(map(str, range(len(logits[0]) if logits else 0)))
         if objective.label_threshold is not None:
             return [several_labels(row, names, objective.label_threshold) for row in logits]

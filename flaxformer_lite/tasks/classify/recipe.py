@@ -46,7 +46,8 @@ def recipe(examples: Examples) -> Recipe | None:
     record = record_of(examples)
     if record is None:
         return None
-    source, found = examples.sources[0](record), [pair.label for pair in examples.pairs(record)]
+    source = examples.sources[0](record)
+    found = [pair.label for pair in examples.pairs(record)]
     names = list(record.label) if isinstance(record.label, tuple) else [*{*itertools.chain(*map(label_names, found))}]
     several = isinstance(record.label, tuple) or any(label_names(label) != [label] for label in found if label)
     numbers = numbers_of(names)

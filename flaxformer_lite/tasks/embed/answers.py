@@ -66,7 +66,8 @@ class Embed(Task[str, Vector]):
 
     def sides(self, model: TextModel, sides: Sequence[Sequence[str]], report: Report) -> list[Float[np.ndarray, "N D"]]:
         """Returns the vectors of the texts of each side. Equal texts are read once, as those of the first line."""
-        whole, lines = list(itertools.chain(*sides)), [*report.lines] * len(sides)
+        whole = list(itertools.chain(*sides))
+        lines = [*report.lines] * len(sides)
         firsts = dict(zip(reversed(whole), reversed(lines), strict=True))
         numbers = {text: number for number, text in enumerate(dict.fromkeys(whole))}
         report = report._replace(lines=list(map(firsts.__getitem__, numbers)))

@@ -52,11 +52,10 @@ def record_of(examples: Examples) -> Candidates | None:
 def negatives_in(examples: Examples, record: Candidates) -> int:
     """Returns the most negatives that a step reads of a query."""
     fields = [examples.values(str(name)) for name in record.negatives]
-    numbers = [
-        sum(len(one) if isinstance(one, list) else 1 for one in row)
-        for row in itertools.zip_longest(*fields, fillvalue=[])
-    ]
-    return min(max(numbers, default=0), MOST_NEGATIVES)
+    most = 0
+    for row in itertools.zip_longest(*fields, fillvalue=[]):
+        most = max(most, sum(len(value) if isinstance(value, list) else 1 for value in row))
+    return min(most, MOST_NEGATIVES)
 
 
 def models(base: ModelConfig) -> Sequence[ModelConfig]:

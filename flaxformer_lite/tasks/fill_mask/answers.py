@@ -1,5 +1,6 @@
 """The most probable tokens at each mask of a text."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -52,8 +53,10 @@ def text_ids(model: TextModel, text: str) -> list[int]:
     masked = mask_id(model)
     if tokenizer.mask_id is not None:
         return tokenizer.encode(text.replace(MASK, tokenizer.pieces([masked])[0]))
-    first, *others = map(tokenizer.encode, text.split(MASK))
-    return first + [token for ids in others for token in (masked, *ids)]
+    tokens, *others = map(tokenizer.encode, text.split(MASK))
+    for ids in others:
+        tokens = [*tokens, masked, *ids]
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -79,29 +82,32 @@ class FillMask(Task[str, list[list[TokenPrediction]]]):
         return "" if MASK in asked else f"has no mask: write {MASK} in place of the token to predict"
 
     def answered(self, model: TextModel, asked: Sequence[str], report: Report) -> list[list[list[TokenPrediction]]]:
-        masked_id, tokenizer, say = mask_id(model), model.tokenizer, report.warn
+        masked_id = mask_id(model)
+        tokenizer = model.tokenizer
+        say = report.warn
         by_jax: Any = model  # as `by_engine` says
-        model.unknown.report([piece for text in asked for piece in text.split(MASK)], say)
+        parts = itertools.chain.from_iterable(text.split(MASK) for text in asked)
+        model.unknown.report(list(parts), say)
         rows, positions = [], []
         for line, text in zip(report.lines, asked, strict=True):
             tokens = text_ids(model, text)
             row = model.encode([tokens], line, say)
             rows.append(row)
-            positions.append([position for position, token in enumerate(row.tokens) if token == masked_id])
+            of_masks = [position for position, token in enumerate(row.tokens) if token == masked_id]
+            positions.append(of_masks)
+            lost = tokens.count(masked_id) - len(of_masks)
             if masked_id not in tokens:
                 say(f"line {line} {self.refusal(model, '')}")
-            elif lost := tokens.count(masked_id) - len(positions[-1]):
+            elif lost:
                 say(f"line {line}: {lost} of its masks were cut off")
         masked = [row for row, places in zip(rows, positions, strict=True) if places]
         places = list(filter(None, positions))
         predictions = iter(by_jax.top_tokens(max(self.top, MADE), masked, places, report.progress))
         answers = list[list[list[TokenPrediction]]]()
         for masks in map(len, positions):
+            answers.append([])
             best = (array[:masks, : self.top].tolist() for array in next(predictions)) if masks else ()
-            answers.append(
-                [
-                    [TokenPrediction(tokenizer.piece(id_), p, id_) for p, id_ in zip(*mask, strict=True)]
-                    for mask in zip(*best, strict=True)
-                ]
-            )
+            for probabilities, ids in zip(*best, strict=True):
+                candidates = zip(probabilities, ids, strict=True)
+                answers[-1].append([TokenPrediction(tokenizer.piece(id_), p, id_) for p, id_ in candidates])
         return answers

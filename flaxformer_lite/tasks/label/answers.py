@@ -10,6 +10,7 @@ from annotated_types import MaxLen
 from jaxtyping import Float
 
 from flaxformer_lite.core.reading.objectives import OUTSIDE, LabelledWordTexts, continues
+from flaxformer_lite.core.text import EncodedText
 from flaxformer_lite.files.records.words import (
     Place,
     first_tokens,
@@ -102,7 +103,8 @@ class WordsInWindows(NamedTuple):
         rows = [logits[window][before + token - self.starts[window]] for window, token in places]
         z = np.array(rows, np.float64).reshape(len(rows), len(objective.labels))
         powers = np.exp(z - z.max(1, keepdims=True))
-        best, probabilities = z.argmax(1), powers.max(1) / powers.sum(1)
+        best = z.argmax(1)
+        probabilities = powers.max(1) / powers.sum(1)
         units = [
             LabelledSpan(*self.units[unit], objective.labels[label], score)
             for unit, label, score in zip(self.firsts, best.tolist(), probabilities.tolist(), strict=True)
@@ -152,13 +154,13 @@ class Label(Task[str | Sequence[str], LabelledWords]):
         whole_words = config.data.train is None
         read = [WordsInWindows.of(text, one.spans, room, whole_words) for text, one in zip(asked, encoded, strict=True)]
         for line, one in zip(report.lines, read, strict=True):
-            if lost := len(one.words) - len(one.first_units):
+            lost = len(one.words) - len(one.first_units)
+            if lost:
                 report.warn(
                     f"line {line}: {lost} of its words have no token of this tokenizer, and get the label {OUTSIDE}"
                 )
-        windows = [
-            [tokenizer.with_special_tokens(of.ids[start : start + room]) for start in one.starts]
-            for one, of in zip(read, encoded, strict=True)
-        ]
+        windows = list[list[EncodedText]]()
+        for one, of in zip(read, encoded, strict=True):
+            windows.append([tokenizer.with_special_tokens(of.ids[start : start + room]) for start in one.starts])
         logits = model.class_logits(windows, report)
         return [one.labelled(of, around.index(-1), objective) for one, of in zip(read, logits, strict=True)]

@@ -1,6 +1,8 @@
 """The recipe for words with labels, and for texts with entities."""
 
+import itertools
 import json
+from typing import Any
 
 from flaxformer_lite.core.objectives import TokenLabels
 from flaxformer_lite.core.objectives.kinds import scheme_of
@@ -21,17 +23,20 @@ def recipe(examples: Examples) -> Recipe | None:
     if record is None:
         return None
     marked = [json.loads(pair.label) for pair in examples.pairs(record)]
-    seen = {label for row in marked for items in row.values() for *_, label in items if label is not None}
+    seen = set[Any]()
+    for row in marked:
+        for items in row.values():
+            seen.update(label for *_, label in items if label is not None)
     if isinstance(record, Entities):
-        seen = {label for kind in seen for label in in_scheme(kind, 2, "bio")}
+        seen = set().union(*(in_scheme(kind, 2, "bio") for kind in seen))
     elif seen and all(isinstance(label, int) for label in seen):
         seen = {str(number) for number in range(max(seen) + 1)}
     scheme = scheme_of([*seen])
     outside = {OUTSIDE} if scheme != "plain" or OUTSIDE in seen else set[str]()
-    labels = (
-        *outside,
-        *sorted(seen - outside, key=lambda label: (label[2:], label) if scheme != "plain" else ("", label)),
-    )
+    inside = sorted(seen - outside)
+    if scheme != "plain":  # by their types
+        inside.sort(key=lambda label: label[2:])
+    labels = (*outside, *inside)
     return Recipe(
         task="label",
         source=examples.sources[0](record),
@@ -43,12 +48,17 @@ def recipe(examples: Examples) -> Recipe | None:
 
 def record_of(examples: Examples) -> Words | Entities | None:
     """Returns the fields of the words or of the text, and of their labels; None if the rows have none."""
-    texts, labels = (asked[0] if asked else None for asked in (examples.texts, examples.labels))
-    words, spans = texts or examples.first(WORD_FIELDS, list), labels or examples.first(SPANS, list)
-    if words and examples.has(words, list) and (of_words := labels or examples.first(WORD_LABEL_FIELDS, list)):
-        return Words(words=words, labels=of_words)
+    texts = examples.texts[0] if examples.texts else None
+    labels = examples.labels[0] if examples.labels else None
+    words = texts or examples.first(WORD_FIELDS, list)
+    spans = labels or examples.first(SPANS, list)
+    if words and examples.has(words, list):
+        of_words = labels or examples.first(WORD_LABEL_FIELDS, list)
+        if of_words:
+            return Words(words=words, labels=of_words)
     text = texts or examples.first(TEXT_FIELDS, str)
-    items = [item for value in examples.values(spans or "") if isinstance(value, list) for item in value]
+    lists = [value for value in examples.values(spans or "") if isinstance(value, list)]
+    items = list(itertools.chain.from_iterable(lists))
     if text and spans and items and all(isinstance(item, dict | list) for item in items):
         return Entities(text=text, spans=spans)
     return None

@@ -1,5 +1,6 @@
 """The order of candidates for a query, by the number of a cross-encoder, or by the cosine of vectors."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -103,7 +104,10 @@ class Rank(Task[Query, list[RankedText]]):
         return len(asked.candidates)
 
     def lengths(self, model: TextModel, asked: Query) -> list[int]:
-        return [length for pair in pairs_of(asked) for length in Relevance().lengths(model, pair)]
+        lengths = list[int]()
+        for pair in pairs_of(asked):
+            lengths += Relevance().lengths(model, pair)
+        return lengths
 
     def refusal(self, model: TextModel, asked: Query) -> str:
         check_list("candidates", asked.candidates)
@@ -113,7 +117,8 @@ class Rank(Task[Query, list[RankedText]]):
         sizes = [len(one.candidates) for one in asked]
         lines = np.repeat(np.array(report.lines, int), sizes).tolist()
         report = Report(scaled(report.progress, len(asked)), report.warn, lines)
-        scores = Relevance().answered(model, [pair for one in asked for pair in pairs_of(one)], report)
+        pairs = list(itertools.chain.from_iterable(map(pairs_of, asked)))
+        scores = Relevance().answered(model, pairs, report)
         of_queries = np.split(np.array(scores, np.float32), np.cumsum(sizes[:-1], dtype=int))
         return [in_order(of_query, sign(model)) for _, of_query in zip(asked, of_queries, strict=False)]
 

@@ -52,7 +52,8 @@ def rated(
             raise ValueError(f"there are {len(texts)} {name} for {len(sources)} sources: give one for each")
     if not sources:
         return np.zeros(0, np.float32)
-    rating, report = model.config.objective.rating, Report.of(len(sources), reporting)
+    rating = model.config.objective.rating
+    report = Report.of(len(sources), reporting)
     assert rating is not None  # by the import, or `rates_with`
     wording = rating.without_reference if references is None else rating.with_reference
     if model.config.model.estimator is not None:
@@ -69,7 +70,8 @@ def rated(
 
 def estimated(model: Any, sides: Sequence[Sequence[str]], report: Report) -> Float[np.ndarray, "N"]:
     """Returns the numbers of a model's estimator, which JAX has, by the vectors of all texts. Each text is read once."""
-    number, ratings = len(sides[0]), []
+    number = len(sides[0])
+    ratings = []
     vectors = Embed().sides(model, sides, report._replace(progress=scaled(report.progress, number)))
     for start in range(0, number, RATED_AT_ONCE):
         rows = [side[start : start + RATED_AT_ONCE] for side in vectors]
