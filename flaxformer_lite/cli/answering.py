@@ -78,7 +78,8 @@ def free(column: str, names: Sequence[str]) -> str:
 
 def printed(block: LineChunk, answering: Answering[AnswerT], header: Sequence[str] = ()) -> Iterator[str]:
     """Yields the lines that are printed for a chunk."""
-    table, width = block.table, len(answering.columns)
+    table = block.table
+    width = len(answering.columns)
     if header and table is not None:
         yield table.form.line(header)
     for number, lines in enumerate(printed_of_lines(block, answering)):

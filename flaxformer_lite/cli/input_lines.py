@@ -118,7 +118,8 @@ class LineChunk:
                     )
                 if not at_end:
                     yield None
-                start, asked = number + 1, []
+                start = number + 1
+                asked = []
 
     def _is_bad(self, number: int, read: "LineReader | None", asked: list[object]) -> bool:
         """Returns whether a line has no answer. Otherwise what is read of it is added to what is asked."""
@@ -205,7 +206,7 @@ class TextColumns(NamedTuple):
         """Returns the numbers of the columns in a table. Raises: ValueError with the remedy if it does not have them."""
         texts = self.texts or self.all_of(table)
         if self.wanted not in (None, len(texts)) or len(texts) > 2:
-            names = " ".join(str(column) for text in texts for column in text)
+            names = " ".join(map(str, itertools.chain.from_iterable(texts)))
             origin = "typed" if self.typed else "what the run was trained on"
             raise ValueError(
                 f"{table.file}: {self.wanted or 'one or two'} of its columns must be read, but {names} are {origin}: choose by "
@@ -215,7 +216,7 @@ class TextColumns(NamedTuple):
             numbers = [[table.number(column) for column in text] for text in texts]
         except ValueError as error:
             raise ValueError(f"{error}; choose by --column") from None
-        last = max(number for text in numbers for number in text)
+        last = max(itertools.chain.from_iterable(numbers))
         table.width = table.width or table.usual_width(last + 1)
         if last >= table.width:
             raise ValueError(
@@ -336,7 +337,9 @@ def files_blocks(paths: Sequence[str], columns: TextColumns, size: int) -> Itera
     for number, path in enumerate(paths):
         read = types.SimpleNamespace(share=0.0)
         is_table = columns.typed or (container(path) and not columns.whole_lines)
-        blocks = record_blocks if path in columns.sources else table_blocks if is_table else file_blocks
+        blocks = table_blocks if is_table else file_blocks
+        if path in columns.sources:
+            blocks = record_blocks
         for block in blocks(path, columns, size, functools.partial(setattr, read, "share")):
             yield dataclasses.replace(block, share=(number + read.share) / len(paths))
 
@@ -345,7 +348,8 @@ def line_groups(lines: Iterable[Line], size: int) -> Iterator[tuple[int, list[Li
     """Yields lines, `size` at once, with the number of lines before them."""
     rest = iter(lines)
     for before in itertools.count(0, size):
-        if not (group := list(itertools.islice(rest, size))):
+        group = list(itertools.islice(rest, size))
+        if not group:
             return
         yield before, group
 
@@ -353,7 +357,8 @@ def line_groups(lines: Iterable[Line], size: int) -> Iterator[tuple[int, list[Li
 def file_blocks(path: str, columns: TextColumns, size: int, progress: ReadProgress) -> Iterator[LineChunk]:
     """Yields the lines of a file, `size` at once."""
     bad = BadLines()
-    for before, lines in line_groups(itertools.chain.from_iterable(line_chunks(path, progress, bad.of(path))), size):
+    all_lines = itertools.chain.from_iterable(line_chunks(path, progress, bad.of(path)))
+    for before, lines in line_groups(all_lines, size):
         yield LineChunk(lines, path, before, bad=bad)
 
 
@@ -368,8 +373,9 @@ def table_blocks(
         return
     if table.header and 1 in undecoded:
         raise ValueError(f"{path}:1: {undecoded[1]}; this line is the header")
-    numbers, bad = columns.numbers(table), BadLines()
-    tell_columns(table, [number for text in numbers for number in text], columns.typed)
+    numbers = columns.numbers(table)
+    tell_columns(table, list(itertools.chain.from_iterable(numbers)), columns.typed)
+    bad = BadLines()
     for before, rows in line_groups(table_rows(table, numbers, undecoded, bad), size):
         yield LineChunk([row.texts[0] for row in rows], path, before, "row", bad, table, tuple(rows))
 
@@ -397,17 +403,22 @@ def table_rows(
     """
     from flaxformer_lite.files.records.base import with_input
 
-    last = max(number for text in numbers for number in text)
+    last = max(itertools.chain.from_iterable(numbers))
     pairs = itertools.pairwise(itertools.chain(table.rows, [(sys.maxsize, [])]))
     for place, ((line, cells), (next_line, _)) in enumerate(pairs, 1):
-        blank, mistakes = is_blank(cells), list[Mistake]()
-        while undecoded and (number := next(iter(undecoded))) < next_line:
-            mistakes.append(Mistake(undecoded.pop(number), table.file, number))
-        if not blank and (wrong := table.wrong(cells, last)):
-            mistakes.append(Mistake(wrong, table.file, line))
+        mistakes = list[Mistake]()
+        first = next(iter(undecoded), next_line)
+        while first < next_line:
+            mistakes.append(Mistake(undecoded.pop(first), table.file, first))
+            first = next(iter(undecoded), next_line)
+        if is_blank(cells):
+            cells = [""] * table.width
+        else:
+            wrong = table.wrong(cells, last)
+            if wrong:
+                mistakes.append(Mistake(wrong, table.file, line))
         if mistakes:
             bad.add(place, mistakes[0])
-        cells = [""] * table.width if blank else cells
         present = cells + [""] * (table.width - len(cells))
         texts = (with_input(present[text[0]], present[text[1]] if len(text) > 1 else "") for text in numbers)
         yield TableRow(tuple(texts), cells)

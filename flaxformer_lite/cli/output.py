@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -84,7 +85,7 @@ class Output:
 
     def facts(self, runs: Runs) -> dict[str, Any]:
         """Returns what decides the answers: the options, and the weights and configs of the runs."""
-        origin = [one for run in runs for one in run.origin]
+        origin = list(itertools.chain.from_iterable(run.origin for run in runs))
         return {
             **self.decides,
             "steps": [step for step, _, _ in origin],
@@ -105,7 +106,9 @@ def write_answers(blocks: Iterable[LineChunk], answering: Answering[AnswerT], ou
         return
     path = Path(output.files[0].lower())
     is_table = answering.columns and container(path.name) == "a table"
-    kind = Path(path.stem if path.suffix in COMPRESSIONS else path.name).suffix if is_table else ".txt"
+    kind = ".txt"
+    if is_table:
+        kind = Path(path.stem if path.suffix in COMPRESSIONS else path.name).suffix
     packed = path.suffix if path.suffix in corpus.PACKERS else ""
     write_pieces(functools.partial(texts_of, blocks, answering), output, runs, kind + packed)
 

@@ -76,7 +76,8 @@ def translating(
         raise ValueError("--best-by rates texts: leave it or --ids out")
     if ids and translator.form.template_text:
         raise ValueError("--ids is for encoder–decoders, but this run puts a text into its prompt: leave it out")
-    settings, choice = dict(decode), wanted.choice()
+    settings = dict(decode)
+    choice = wanted.choice()
     if choice:
         from flaxformer_lite.run.choosing import candidate_settings  # with JAX
 
@@ -108,7 +109,8 @@ class Translating(Answering[list[ScoredText]]):
         return {"translation": lambda answer: one_line(answer[0].text), **score}
 
     def answers(self, block: LineChunk) -> list[list[ScoredText]]:
-        answers, about = self.hypotheses(block), {"warn": block.warn, "first_line": block.before + 1}
+        answers = self.hypotheses(block)
+        about = {"warn": block.warn, "first_line": block.before + 1}
         chosen: Any = self.translator  # that of a `Run`
         return answers if self.best_by is None else chosen.best_first(self.best_by, block.lines, answers, **about)
 

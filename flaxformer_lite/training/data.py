@@ -1,5 +1,6 @@
 """The data of a run: read, tokenized and checked. Several processes do this one after the other, then compare their texts."""
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -71,7 +72,7 @@ def read_data(
         parts = [store.records for store in stores]
     else:
         progress.update("tokenizing")
-        tokenizers = run_tokenizers(config, folder, [pair for of_member in pairs for pair in of_member])
+        tokenizers = run_tokenizers(config, folder, list(itertools.chain.from_iterable(pairs)))
         origins = [Origin(member, at) for at, member in source.parts("data.train")]
         parts = [tokenize(of_member, tokenizers, origin) for of_member, origin in zip(pairs, origins, strict=True)]
     records = (
@@ -93,7 +94,9 @@ def read_data(
 
 def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progress) -> RunData:
     """Reads the data as a training of `run` would, and writes to the folder `scratch` alone."""
-    stores, copied, read = run.path / ".tokens", [], config
+    stores = run.path / ".tokens"
+    copied = []
+    read = config
     if (run.path / "config.json").is_file() and tokenizer_settings(run.config()) == tokenizer_settings(config):
         for pattern in (
             *TOKENIZER_FILES,
@@ -103,7 +106,8 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
         ):
             copied += [(file, scratch / file.relative_to(run.path).parent) for file in run.path.glob(pattern)]
     if config.data.store is not None:
-        stores, kept = Path(config.data.store), scratch / "stores"
+        stores = Path(config.data.store)
+        kept = scratch / "stores"
         copied += [(file, kept / file.parent.name) for file in stores.glob("tokenizer-*/*")]
         read = replace(config, data=replace(config.data, store=str(kept)))
     for file, folder in copied:
@@ -114,7 +118,8 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
 
 
 def tokenizer_settings(config: Config) -> tuple[object, ...]:
-    data, adding = config.data, config.objective if adds_text(config.objective) else None
+    data = config.data
+    adding = config.objective if adds_text(config.objective) else None
     return data.source("train"), data.tokenizer, data.target_tokenizer, config.tokenizer_sizes, adding
 
 
@@ -125,7 +130,8 @@ def adds_text(objective: BaseObjective) -> bool:
 
 def run_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:
     """Returns the run's tokenizers as the objective reads pairs, trained on these pairs if the folder has none."""
-    texts, data = READERS[config.objective.reads].learned(config.objective, pairs), config.data
+    texts = READERS[config.objective.reads].learned(config.objective, pairs)
+    data = config.data
     if adds_text(config.objective):  # a store knows a tokenizer only by its data
         data = replace(data, store=None)
     tokenizers = folder.tokenizers(data, config.tokenizer_sizes, texts)
@@ -150,11 +156,13 @@ def build_stores(
         progress.within(activity, done, total)
 
     pairs = PairStream(source, "data.train", show)
-    tokenizers, stores = run_tokenizers(config, folder, pairs), []
+    tokenizers = run_tokenizers(config, folder, pairs)
+    stores = []
     for setting, member in source.parts("data.train"):
         store = TokenStore.of(place, member, tokenizers, setting, show)
-        if read_only is not None and (existing := replace(store, folder=read_only / store.folder.name)).is_whole:
-            store = existing
+        if read_only is not None:
+            existing = replace(store, folder=read_only / store.folder.name)
+            store = existing if existing.is_whole else store
         is_told = store.is_whole and member.bad_row_rule(setting)[1] == "drop"  # the start that made the store has told
         store.build(tokenizers, show)
         store = replace(store, trusted=is_checked)
@@ -188,7 +196,8 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
         check_objective(train_task(config), rows)
     tell_notes(train)
     evaluation = None
-    if (source := data.source("eval")) is not None:
+    source = data.source("eval")
+    if source is not None:
         pairs, parts = open_parts(source, "data.eval")
         say = warn if warns else lambda line: None
         evaluation = EvalData(

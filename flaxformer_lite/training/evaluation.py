@@ -1,5 +1,6 @@
 """Evaluation: the objective's metrics over a whole dataset and, during training, text metrics of greedy translations."""
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -101,15 +102,21 @@ def count(runner: BatchCounter, params: PyTree, dataset: Dataset, progress: Prog
 
 def report(objective: BaseObjective, *counted: BatchCounts) -> dict[str, float]:
     """Returns the objective's metrics over one dataset, or over several together."""
-    parts = {name: [of_batch for counts in counted for of_batch in counts[name]] for name in counted[0]}
-    return objective.report({name: merge_counts(of_batches) for name, of_batches in parts.items()})
+    merged = dict[str, LossTerm | PerRowMetric]()
+    for name in counted[0]:
+        of_batches = list(itertools.chain.from_iterable(counts[name] for counts in counted))
+        merged[name] = merge_counts(of_batches)
+    return objective.report(merged)
 
 
 def merge_counts(parts: Sequence[LossTerm | PerRowMetric]) -> LossTerm | PerRowMetric:
     """Merges a metric's counts of all batches: adds sums and counts, or joins all rows of non-zero weight."""
     if isinstance(parts[0], LossTerm):
-        return LossTerm(*(np.sum([np.asarray(of_batch[i], np.float64) for of_batch in parts], 0) for i in (0, 1)))
-    values, weights = (np.concatenate([np.asarray(of_batch[i]) for of_batch in parts]) for i in (0, 1))
+        sums = np.sum([np.asarray(of_batch[0], np.float64) for of_batch in parts], 0)
+        counts = np.sum([np.asarray(of_batch[1], np.float64) for of_batch in parts], 0)
+        return LossTerm(sums, counts)
+    values = np.concatenate([np.asarray(of_batch[0]) for of_batch in parts])
+    weights = np.concatenate([np.asarray(of_batch[1]) for of_batch in parts])
     return PerRowMetric(values[weights > 0], weights[weights > 0])  # type: ignore[arg-type]  # NumPy's, on the host
 
 
@@ -125,9 +132,11 @@ def placed_groups(config: Config, decode: DecodeConfig, runner: Runner) -> Place
     workload = Workload((config.model.for_use,), decode, config.data.longest.source)
     if mesh["fsdp"] * mesh["tensor"] == 1:
         return device_groups(workload, MeshConfig(), devices)
-    if (memory := memory_of(devices[0])) is not None:
+    memory = memory_of(devices[0])
+    if memory is not None:
         memory = max(1, memory - shard_bytes(runner.abstract_state))
-        if len(devices) == 1 and (needed := workload.parameter_bytes(1)) > memory:
+        needed = workload.parameter_bytes(1) if len(devices) == 1 else 0
+        if needed > memory:
             raise TooLarge(
                 f"the model does not fit: a process has 1 device, which needs {needed / GIB:.2f} GiB for parameters and has "
                 f"{memory / GIB:.2f} GiB beside the training's state"
@@ -174,12 +183,14 @@ class Evaluator:
         if self.decoder is not None:
             check_sample_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
         self.scoring = self._scoring(greedy)
-        self.task, self.text_model = scored_by(config.objective), None
+        self.task = scored_by(config.objective)
+        self.text_model = None
         if self.task is not None:
             placement = placed_groups(config, greedy, runner)
             self.text_model = JaxModel(folder.path, config, tokenizers, None, placement)
         self.metrics = config.metrics
-        if (source := config.data.source("eval")) is not None:
+        source = config.data.source("eval")
+        if source is not None:
             self.metrics = with_language(self.metrics, source.target_names())
         if self.scoring is not None and "bleu" in config.train.text_metrics:  # refuses now what is not installed
             resolve(self.metrics, [one for one in self.scoring.references if one is not None])
@@ -275,7 +286,8 @@ class Evaluator:
         requests = [
             Request(()) if one is None else Request(one.ids, one.settings, index=i) for i, one in enumerate(questions)
         ]
-        configs, texts = [one.settings or decoder.config for one in requests], [""] * len(requests)
+        configs = [one.settings or decoder.config for one in requests]
+        texts = [""] * len(requests)
         for members in groups_of(config.num_ids for config in configs).values():  # one program each
             asked = [requests[i] for i in members]
 
@@ -325,8 +337,13 @@ class Evaluator:
         places = [i for i, one in enumerate(requests) if one.source and not decoder.is_empty(one.source)]
         batches = decoder.batches([len(requests[i].source) for i in places])
         prepared = (Prepared(batch, np.empty((batch.rows, batch.length))) for batch in batches)
-        calls = [[places[i] for batch, *_ in call for i in batch.members] for call in decoder.placement.calls(prepared)]
-        weights, texts, done = decoder.lay_out(variables), dict[int, str](), 0
+        calls = list[list[int]]()
+        for call in decoder.placement.calls(prepared):
+            members = itertools.chain.from_iterable(batch.members for batch, *_ in call)
+            calls.append([places[i] for i in members])
+        weights = decoder.lay_out(variables)
+        texts = dict[int, str]()
+        done = 0
         for members, number in self.processes.rounds(calls):
             answers = decoder.generate(weights, [requests[i] for i in members])
             for i, (best, *_) in zip(members, answers, strict=True):

@@ -97,13 +97,16 @@ class Hooks(Hook):
     """The hooks of a run in this process, called one after the other. The first exception asks the run to stop."""
 
     def __init__(self, hooks: Iterable[Hook], is_first: bool, stop: StopRequest) -> None:
-        hooks = [*hooks]
-        if missing := [hook for hook in hooks if isinstance(hook, MissingHook)]:
+        hooks = list(hooks)
+        missing = [hook for hook in hooks if isinstance(hook, MissingHook)]
+        if missing:
             raise ValueError(missing[0].reason)
-        if wrong := [hook for hook in hooks if not isinstance(hook, Hook)]:
+        wrong = [hook for hook in hooks if not isinstance(hook, Hook)]
+        if wrong:
             raise ValueError(f"hooks has {wrong[0]!r}: a hook must be a value of a class with the base Hook")
         self.measures = [hook.measure for hook in hooks if type(hook).measure is not Hook.measure] or ()
-        self.hooks, self.stop = [hook for hook in hooks if is_first or hook.all_processes], stop
+        self.hooks = [hook for hook in hooks if is_first or hook.all_processes]
+        self.stop = stop
         self.failed: set[int] = set()
         self.error: Exception | None = None
 

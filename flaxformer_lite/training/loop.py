@@ -118,7 +118,8 @@ class Loop(TrainingRun):
         try:
             self.hooks.on_start(self)
             self.begin(changes)
-            batches, stopping = self.batches(), self.stop.agreed
+            batches = self.batches()
+            stopping = self.stop.agreed
             while self.step < self.config.train.steps and not self.loop_state.stopped_early and not stopping:
                 self.hooks.before_step(self, self.step + 1)
                 with jax.profiler.StepTraceAnnotation("train", step_num=self.step + 1):
@@ -164,14 +165,16 @@ class Loop(TrainingRun):
     def start_step(self, batch: Batch) -> dict[str, jax.Array]:
         """Starts a step and returns its measurements. The time of compiling a new shape counts for no speed and no time left."""
         shape = tuple(x.shape for x in jax.tree.leaves(batch))
-        if is_new := shape not in self.compiled:
+        is_new = shape not in self.compiled
+        if is_new:
             self.compiled.add(shape)
             jax.block_until_ready(self.started)  # a step that computes meanwhile would be one without a time
             self.progress.within("compiling")
         before = time.perf_counter()
         self.state, measured = self.runner.train_step(self.state, batch, with_norm=self.row_due(self.step + 1))
         if is_new:
-            self.throughput.leave_out(seconds := time.perf_counter() - before)
+            seconds = time.perf_counter() - before
+            self.throughput.leave_out(seconds)
             self.progress.leave_out(seconds)
             self.progress.update("training", self.step)
             left = len(self.data.plan.buckets) - len(self.compiled)

@@ -24,7 +24,8 @@ def judge(run: TrainingRun, step: int, measured: Mapping[str, float]) -> None:
 
     Raises: RollBack if the run returns to a checkpoint; Failure after `train.max_skipped_steps` skipped steps if it cannot.
     """
-    state, batch = run.loop_state, run.loop_state.batch_of(step)
+    state = run.loop_state
+    batch = run.loop_state.batch_of(step)
     if state.add_step(step, measured):
         if spike := state.spike(measured["loss"]):
             run.progress.say(f"step {step:>6}  a loss spike on batch {batch}: {spike}")

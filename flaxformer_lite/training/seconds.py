@@ -19,7 +19,9 @@ OPERATIONS_PER_SECOND = {"cpu": 7e10, "gpu": 3e13, "tpu": 5e13}
 
 def cost_of(config: Config) -> Cost:
     """Returns the work of a training, with its seconds on this kind of device."""
-    model, train, platform = config.model, config.train, jax.default_backend()
+    model = config.model
+    train = config.train
+    platform = jax.default_backend()
     stacks = len(model.num_layers)
     unrolled = min(model.scan_unroll, max(model.num_layers.values())) - 1
     compiling = COMPILING.get(platform, COMPILING["gpu"]) * stacks * (1 + UNROLLED * unrolled)

@@ -46,7 +46,8 @@ def session(
     processes = Processes()
     bucket = bucket_to_train(workdir, processes.index)
     folder = RunFolder(workdir, silent=not processes.is_first, with_changes=with_changes, bucket=bucket)
-    stop, config = processes.stop_request(), replace(config, resolved=None)
+    stop = processes.stop_request()
+    config = replace(config, resolved=None)
     with exit_on_error(), processes.lock(folder, config), session_in(folder, config, hooks, processes, stop) as opened:
         yield opened
 

@@ -90,7 +90,8 @@ def set_up(run: Session) -> Setup:
         loop_state = LoopState(data.train.fingerprint, eval_data=data.eval_fingerprint)
         return Setup(config, data, evaluator, runner, state, loop_state, origin, {})
     state, loop_state = restore_state(folder, checkpoints, data, runner)
-    step, before = int(state.step), (sealed_config(folder.checkpoints) or config).concrete
+    step = int(state.step)
+    before = (sealed_config(folder.checkpoints) or config).concrete
     folder.truncate_metrics(
         step,
         evaluated=checkpoints.metrics(step) is not None,

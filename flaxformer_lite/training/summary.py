@@ -70,7 +70,9 @@ def describe_devices(runner: str, mesh: Mesh, num_processes: int) -> str:
 
 def device_warnings(dtype: str) -> Iterator[str]:
     """Yields the reasons why the training is slower than the machine allows: an unused accelerator, a slow type."""
-    unused = "an NVIDIA GPU" if hardware.has_nvidia_device() else "a TPU" if hardware.has_tpu() else None
+    unused = "a TPU" if hardware.has_tpu() else None
+    if hardware.has_nvidia_device():
+        unused = "an NVIDIA GPU"
     if unused and jax.default_backend() == "cpu" and not jax.config.jax_platforms:  # type: ignore[attr-defined]
         yield f"this machine has {unused}, but JAX computes on the CPU: `flaxformer-lite doctor` says why"
     capability = compute_capability()
@@ -89,7 +91,8 @@ def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
     if checkpoints.latest() is None:
         return None
     step = checkpoints.latest_whole()
-    if origin := checkpoints.meta(step)["parameters_only"]:
+    origin = checkpoints.meta(step)["parameters_only"]
+    if origin:
         return f"it holds parameters only, {origin}"
     steps = config.train.most_steps
     if step > steps:
@@ -100,7 +103,8 @@ def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
         ):
             return None
         return f"all {step} steps are done; --train.steps can be raised to train on"
-    train, since = config.train, checkpoints.meta(step)["evaluations_since_best"]
+    train = config.train
+    since = checkpoints.meta(step)["evaluations_since_best"]
     if train.patience is not None and since >= train.patience:
         return f"stopped early at step {step}, after {train.patience} evaluations without a better {train.best_metric}"
     return None
@@ -110,7 +114,8 @@ def summarize(config: Config, folder: RunFolder, checkpoints: Checkpoints, reaso
     """Prints the metrics of the last and the best checkpoint, the weights in use, the files of the run, and the next commands."""
     progress.say(f"\n{reason}.")
     for name, step in (("last", checkpoints.latest()), ("best", checkpoints.best())):
-        if step is not None and (metrics := checkpoints.metrics(step)):
+        metrics = None if step is None else checkpoints.metrics(step)
+        if metrics:
             progress.say(f"  {name} (step {step}): " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
     run = f"{folder.name}{import_options(config)}"
     progress.say(f"  {describe_weights(config, checkpoints)}")
@@ -123,7 +128,9 @@ def summarize(config: Config, folder: RunFolder, checkpoints: Checkpoints, reaso
 
 def describe_weights(config: Config, checkpoints: Checkpoints) -> str:
     """Returns a line on the weights that commands use by the config, and on the step that is the best, if it is another one."""
-    weights, last, best = config.weights, checkpoints.latest(), checkpoints.best()
+    weights = config.weights
+    last = checkpoints.latest()
+    best = checkpoints.best()
     if weights == "best" and best is None:
         return "commands use weights 'best', but no checkpoint was evaluated: --weights last uses the last one"
     used = f"step {best if weights == 'best' else last}"

@@ -68,8 +68,12 @@ def check_objective(task: TrainTask, batch: Batch) -> None:
         if method == "metrics" and "loss" not in found:
             raise ValueError(f"{owner} returns {', '.join(found)}: it must return loss too")
         for name, term in found.items():
-            for number in ("sum", "count") if method == "loss" else ("count",) if isinstance(term, LossTerm) else ():
-                if shape := jnp.shape(getattr(term, number)):
+            numbers = ["count"] if isinstance(term, LossTerm) else []
+            if method == "loss":
+                numbers = ["sum", "count"]
+            for number in numbers:
+                shape = jnp.shape(getattr(term, number))
+                if shape:
                     raise ValueError(f"{owner} returns {name} with a {number} of shape {shape}: it must be one number")
 
     def both(params: PyTree, batch: Batch) -> None:

@@ -55,7 +55,9 @@ class Throughput:
         self.reset()
 
     def reset(self) -> None:
-        self.started, self.tokens, self.flops = time.perf_counter(), 0.0, 0.0
+        self.started = time.perf_counter()
+        self.tokens = 0.0
+        self.flops = 0.0
 
     def add(self, batch: int, tokens: float) -> None:
         """Counts a step on that batch of the plan, with its predicted tokens or examples."""

@@ -40,7 +40,8 @@ class View(Hook):
     def on_row(self, run: TrainingRun, row: dict[str, Any]) -> None:
         step = f"step {row['step']:>6}"
         if row["split"] == "train":
-            loss, rate = row["loss"], f"rate {row['learning_rate']:.2e}"
+            loss = row["loss"]
+            rate = f"rate {row['learning_rate']:.2e}"
             words = "loss none" if loss is None else f"loss {loss:.4f}"
             run.progress.say(f"{step}  epoch {row['epoch']:.2f}  {words}  {speed_in_words(row)}  {rate}")
             self.losses.append(math.nan if loss is None else loss)

@@ -106,7 +106,8 @@ def compare_with_run(arguments: argparse.Namespace) -> None:
 
     if arguments.ensemble:
         raise ValueError("several RUNs are compared: leave --ensemble out")
-    scoring, paths = scoring_of(arguments), [arguments.folder, *arguments.others]
+    scoring = scoring_of(arguments)
+    paths = [arguments.folder, *arguments.others]
     load = partial(opened_to_score, arguments, scoring)
     report, compared = compare_runs(paths, scoring, partial(data_of, arguments), load)
     width = max(map(len, paths))
@@ -133,7 +134,8 @@ def scoring_of(arguments: argparse.Namespace) -> "Scoring":
     """Returns the way in which runs are scored."""
     from flaxformer_lite.tools.scores import Scoring, metrics_in  # with JAX
 
-    wanted, settings = typed(TranslationOptions, arguments), typed_settings(arguments)
+    wanted = typed(TranslationOptions, arguments)
+    settings = typed_settings(arguments)
     weights = {"weights": arguments.weights} if arguments.weights else {}
     told = weights | {"weights_dtype": arguments.weights_dtype} | settings | wanted.typed
     decode = settings | wanted.choice() | wanted.forced() | typed_engine(arguments)
@@ -167,7 +169,8 @@ def score_search(arguments: argparse.Namespace) -> None:
     folder = read_search_folder(arguments.search)
     candidates = None if arguments.candidates is None else read_results(arguments.candidates, folder)
     loaded = load(arguments.folder, **chosen_weights(arguments))
-    told, by = {"candidates": arguments.candidates}, typed_engine(arguments)
+    told = {"candidates": arguments.candidates}
+    by = typed_engine(arguments)
     report, results = evaluate_search(loaded, folder, candidates, told, by)
     print_json(report)
     save_search(loaded, report, results)

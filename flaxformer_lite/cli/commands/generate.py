@@ -138,7 +138,8 @@ def continuing(generator: TextGenerator, arguments: argparse.Namespace) -> Answe
     """Returns the way in which prompts are answered."""
     decode = decode_settings(generator.decode, arguments)
     decoder = generator.decoder(**decode)
-    shape, terminal = decoder.config, sys.stdout.isatty() and arguments.output is None
+    shape = decoder.config
+    terminal = sys.stdout.isatty() and arguments.output is None
     options = {"seed": arguments.seed or 0, **decode}
     write = str if len(arguments.prompts) == shape.num_hypotheses == 1 else escaped_line
     if arguments.ids:

@@ -51,7 +51,8 @@ class TaskCommand:
             add_output(parser, self.name)
 
     def run(self, arguments: argparse.Namespace) -> None:
-        form, output = typed(self.lines, arguments), chosen_output(arguments)
+        form = typed(self.lines, arguments)
+        output = chosen_output(arguments)
         if output.join_if_alone(takes_file=bool(form.file)):
             return
         if output.output is not None and not output.is_folder:

@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    output, folder = chosen_output(arguments), arguments.folder
+    output = chosen_output(arguments)
+    folder = arguments.folder
     if output.join_if_alone():
         return
     from flaxformer_lite.cli import translation
@@ -46,7 +47,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     texts = text_columns(folder, arguments.files, arguments.column, wanted=1, first=True)
     blocks = chosen_blocks(arguments.files, "translate", texts, arguments.pieces)
-    wanted, decode = typed(TranslationOptions, arguments), typed_settings(arguments)
+    wanted = typed(TranslationOptions, arguments)
+    decode = typed_settings(arguments)
     forced = wanted.forced()
     opened = functools.partial(open_obeying, "Translator", lambda own: own.changed(decode))
     engine = run_by_engine(arguments, opened)

@@ -1,5 +1,6 @@
 """The config of a recipe and a model: its head, its lengths, its rate, its epochs, and the data that is held out."""
 
+import itertools
 import math
 import time
 from collections import Counter
@@ -56,7 +57,8 @@ def chosen(
     Raises: ValueError for data that does not fit the task, for a model that cannot learn it, and for too little time.
     """
     folder = open_run(start)
-    base, pairs = folder.config(), list(recipe.source.open("data.train"))
+    base = folder.config()
+    pairs = list(recipe.source.open("data.train"))
     objective = recipe.objective
     if type(base.objective) is type(objective):
         objective = replace(objective, **{name: getattr(base.objective, name) for name in recipe.kept})
@@ -151,7 +153,8 @@ def measured(
 ) -> Int[np.ndarray, "N 2"]:
     """Returns the lengths of the rows of pairs, cut to `most`; packed rows have no others."""
     objective = recipe.objective
-    if (packed := objective.packed_row(Lengths(most, most))) is not None:
+    packed = objective.packed_row(Lengths(most, most))
+    if packed is not None:
         return np.tile(packed, (len(pairs), 1))
     tokenizers = folder.load_tokenizers(base.data, base.model.vocab_sizes)
     reader = reader_of(objective, tokenizers, folder.path, Lengths(most, most))
@@ -161,13 +164,15 @@ def measured(
 
 def tell_classes(train: Sequence[Pair], held_out: Mapping[Any, Sequence[Pair]], classes: Sequence[str]) -> None:
     """Says which classes are rare in the training, and which have too few rows in the held-out data for a figure."""
-    rows = {
-        split: Counter(label for pair in pairs for label in label_names(pair.label))
-        for split, pairs in {"train": train, **held_out}.items()
-    }
-    of_train = rows.pop("train")
-    rarest, commonest = (choose(classes, key=of_train.__getitem__) for choose in (min, max))
-    if few := [name for name in classes if of_train[name] < FEW]:
+
+    def rows_of_classes(pairs: Sequence[Pair]) -> Counter[str]:
+        return Counter(itertools.chain.from_iterable(label_names(pair.label) for pair in pairs))
+
+    of_train = rows_of_classes(train)
+    rarest = min(classes, key=of_train.__getitem__)
+    commonest = max(classes, key=of_train.__getitem__)
+    few = [name for name in classes if of_train[name] < FEW]
+    if few:
         note(
             f"{len(few)} of {len(classes)} classes have under {FEW} rows to learn from, {rarest} has {of_train[rarest]}: give more "
             "rows of them, or leave them out"
@@ -177,8 +182,10 @@ def tell_classes(train: Sequence[Pair], held_out: Mapping[Any, Sequence[Pair]], 
             f"the class {rarest} has {of_train[rarest]:,} rows and {commonest} {of_train[commonest]:,}: "
             "objective.class_weights would count rare classes more"
         )
-    for split, of_split in rows.items():
-        if few := [name for name in classes if of_split[name] < FEW]:
+    for split, pairs in held_out.items():
+        of_split = rows_of_classes(pairs)
+        few = [name for name in classes if of_split[name] < FEW]
+        if few:
             least = min(few, key=of_split.__getitem__)
             note(
                 f"{len(few)} of {len(classes)} classes have under {FEW} rows in data.{split}, {least} has {of_split[least]}: "

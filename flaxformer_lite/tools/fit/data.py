@@ -161,7 +161,8 @@ def search_rows(folder: str) -> dict[str, list[dict[str, Any]]]:
     """
     if not file_of(folder, CORPUS).is_file():
         return {}
-    if not (needed := judgements_of(folder, JUDGED["train"])).is_file():
+    needed = judgements_of(folder, JUDGED["train"])
+    if not needed.is_file():
         raise ValueError(
             f"{needed}: no such file: it must have the judgements that the model learns from, as qrels/test.tsv has"
         )
@@ -169,14 +170,12 @@ def search_rows(folder: str) -> dict[str, list[dict[str, Any]]]:
     for name, split in JUDGED.items():
         if judgements_of(folder, split).is_file():
             read = read_search_folder(folder, split)
-            of_query = {query: sorted(judged.items()) for query, judged in read.judgements.items()}
-            rows[name] = [
-                {
-                    "query": read.queries[query],
-                    "positive": [read.corpus[one] for one, gain in judged if gain > 0],
-                    "negative": [read.corpus[one] for one, gain in judged if gain <= 0],
-                }
-                for query, judged in of_query.items()
-                if any(gain > 0 for _, gain in judged)
-            ]
+            rows[name] = []
+            for query, judged in read.judgements.items():
+                if not any(gain > 0 for gain in judged.values()):
+                    continue
+                gains = sorted(judged.items())
+                positives = [read.corpus[document] for document, gain in gains if gain > 0]
+                negatives = [read.corpus[document] for document, gain in gains if gain <= 0]
+                rows[name].append({"query": read.queries[query], "positive": positives, "negative": negatives})
     return rows

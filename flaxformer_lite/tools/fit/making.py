@@ -89,7 +89,8 @@ def fit(
         "label": [*label],
     }
     check_words(words, hours)
-    made_of, file = output / "start" / "made_of.json", output / "config.json"
+    made_of = output / "start" / "made_of.json"
+    file = output / "config.json"
     # An earlier call that trained nothing, such as a refused one, binds no other.
     is_free = made_of.is_file() and not RunFolder(output).trained
     if not is_free and is_begun(output, made_of, asked, "fit") and file.is_file():

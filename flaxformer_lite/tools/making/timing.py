@@ -73,7 +73,8 @@ def positions_per_second(config: Config, folder: str) -> float:
 
     config: its steps are measured, only the second half of them. folder: that of its tokenizer.
     """
-    times, half = list[float](), config.train.steps // 2
+    times = list[float]()
+    half = config.train.steps // 2
     longest = config.data.max_source_length
     data = replace(
         config.data, eval=None, test=None, held_out=0.0, tokenizer=FromRun(path=folder), bucket_lengths=(longest,)

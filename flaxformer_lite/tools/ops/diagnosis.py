@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from flaxformer_lite.base import hardware
+from flaxformer_lite.base.console import counted
 from flaxformer_lite.base.hardware import NvidiaGPU
 from flaxformer_lite.base.remote_files import describe_error
 from flaxformer_lite.core.base.accelerators import AMPERE
@@ -17,8 +18,22 @@ from flaxformer_lite.engine.rules import INSTALL
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that let JAX use NVIDIA GPUs. JAX loads one whose version is that of jaxlib."""
 SHOWN_PACKAGES = (
-    *("flaxformer-lite", "jax", "jaxlib", *PLUGINS, "libtpu", "flax", "optax", "orbax-checkpoint", "numpy"),
-    *("sentencepiece", "tokenizers", "safetensors", "ctranslate2", "datasets", "altair", "starlette"),
+    "flaxformer-lite",
+    "jax",
+    "jaxlib",
+    *PLUGINS,
+    "libtpu",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "sentencepiece",
+    "tokenizers",
+    "safetensors",
+    "ctranslate2",
+    "datasets",
+    "altair",
+    "starlette",
 )
 """Distributions whose versions are shown, if they are installed."""
 CUDA13_DRIVER = 580
@@ -76,7 +91,8 @@ def problems(facts: Facts) -> Iterator[Problem]:
         )
     used = {device.platform for device in facts.devices}
     for plugin in PLUGINS:
-        if (version := facts.versions.get(plugin, jaxlib)) != jaxlib:
+        version = facts.versions.get(plugin, jaxlib)
+        if version != jaxlib:
             extra = plugin.split("-")[1]
             yield Problem(
                 f"{plugin} {version} is not for jaxlib {jaxlib}: JAX does not use it",
@@ -107,7 +123,8 @@ def unused_gpu(facts: Facts, gpu: NvidiaGPU) -> Problem:
     platforms = facts.environment.get("JAX_PLATFORMS", "")
     if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
         return Problem(f"the environment variable JAX_PLATFORMS is {platforms}", "unset JAX_PLATFORMS")
-    if (visible := facts.environment.get("CUDA_VISIBLE_DEVICES")) in ("", "-1"):
+    visible = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    if visible in ("", "-1"):
         return Problem(f"the environment variable CUDA_VISIBLE_DEVICES is {visible!r}", "unset CUDA_VISIBLE_DEVICES")
     if installed == ["jax-cuda13-plugin"] and driver and cuda == "cuda12":
         reason = f"its driver {gpu.driver} is older than CUDA 13, which needs {CUDA13_DRIVER}"
@@ -123,7 +140,8 @@ def unused_reason(facts: Facts, kind: str) -> str:
 def unused_tpu(facts: Facts) -> Problem:
     """Returns why JAX does not use a TPU of this machine, and the remedy."""
     install = f'pip install "jax[tpu]=={facts.versions.get("jax", "")}"'
-    platforms, error = facts.environment.get("JAX_PLATFORMS", ""), unused_reason(facts, "tpu")
+    platforms = facts.environment.get("JAX_PLATFORMS", "")
+    error = unused_reason(facts, "tpu")
     if "libtpu" not in facts.versions:
         return Problem("libtpu is not installed", install)
     if platforms and "tpu" not in platforms.split(","):
@@ -165,7 +183,8 @@ def diagnosis(facts: Facts) -> list[str]:
     wrong = list(problems(facts))
     for problem in wrong:
         lines += [f"problem: {problem.what}", f"  mend it: {problem.remedy}"]
-    return [*lines, f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''}" if wrong else "nothing is wrong"]
+    lines.append(counted(len(wrong), "problem") if wrong else "nothing is wrong")
+    return lines
 
 
 def describe_gpu(gpu: NvidiaGPU) -> str:
@@ -184,7 +203,8 @@ def minor(version: str) -> list[str]:
 
 def collect() -> Facts:
     """Returns the facts of this machine; everything that fails on a broken installation is one of them."""
-    gpus, tpu = tuple(hardware.nvidia_gpus()), hardware.has_tpu()
+    gpus = tuple(hardware.nvidia_gpus())
+    tpu = hardware.has_tpu()
     hiding = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
     machine: dict[str, Any] = {
         "python": platform.python_version(),

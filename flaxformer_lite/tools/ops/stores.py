@@ -15,7 +15,8 @@ def make_stores(config: Config, progress: Progress, part: tuple[int, int] = (0, 
 
     Raises: ValueError if the config names no training data, no tokenizer or no folder for the stores.
     """
-    data, source = config.data, config.data.source("train")
+    data = config.data
+    source = config.data.source("train")
     if source is None or data.tokenizer is None or data.store is None:
         raise ValueError(
             "data.train, data.tokenizer or data.store is None: prepare needs all three; choose a folder with --data.store"

@@ -50,8 +50,10 @@ def duplicate(pairs: Sequence[Pair]) -> Broken:
 
 
 def length(pairs: Sequence[Pair]) -> Broken:
-    source, target = (np.array([len(pair[:2][side].strip()) or 1 for pair in pairs], float) for side in (0, 1))
-    usual, spread = np.ones(len(pairs), bool), 0.0
+    source = np.array([len(pair.source.strip()) or 1 for pair in pairs], float)
+    target = np.array([len(pair.target.strip()) or 1 for pair in pairs], float)
+    usual = np.ones(len(pairs), bool)
+    spread = 0.0
     for _ in range(6):  # without those far away, what is usual is known better
         scale = np.median(target[usual] / source[usual])
         ratio = np.log((target + 5) / (scale * source + 5))  # five characters more: short texts differ more
@@ -166,7 +168,8 @@ class Cleaned(NamedTuple):
 
 def clean(pairs: Sequence[Pair], off: Collection[str] = (), rules: Rules = RULES) -> Cleaned:
     """Returns what the rules find, but those in `off`."""
-    left, numbers = np.arange(len(pairs)), dict[str, list[int]]()
+    left = np.arange(len(pairs))
+    numbers = dict[str, list[int]]()
     for name, rule in rules.items():
         if name in off:
             continue

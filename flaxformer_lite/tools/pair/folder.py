@@ -76,17 +76,20 @@ def read_columns(file: str, columns: Sequence[int | str]) -> list[Pair]:
             )
         if table.numbers_alone(number):
             warn(f"{file}: column {number} has nothing but numbers in the first rows; the columns are {table.shown()}")
-    if header := table.header_in(numbers):
+    header = table.header_in(numbers)
+    if header:
         names = " ".join(map(shlex.quote, header))
         warn(
             f"{file}:1: this row looks like a header, and is read like the others: if it is one, add --columns {names}"
         )
     wrong, pairs = list[str](), list[Pair]()
+    source, target = numbers
     for line, cells in table.rows:
         reason = "" if is_blank(cells) else table.wrong(cells, max(numbers))
         if reason:
             wrong.append(f"{file}:{line}: {reason}")
-        pairs.append(Pair("", "") if reason or is_blank(cells) else Pair(cells[numbers[0]], cells[numbers[1]]))
+        is_pair = not reason and not is_blank(cells)
+        pairs.append(Pair(cells[source], cells[target]) if is_pair else Pair("", ""))
     if wrong:
         warn(f"{counted(len(wrong), 'row')} with other columns, each counts as an empty pair; the first: {wrong[0]}")
     return pairs
@@ -96,7 +99,7 @@ def read_lines(file: str) -> list[str]:
     """Returns the lines of a file; one that is not UTF-8 is empty, and is told of."""
     bad: list[str] = []
     chunks = line_chunks(file, bad_line=lambda n, why: bad.append(f"{file}:{n}: {why}"))
-    lines = [line for chunk in chunks for line in chunk]
+    lines = list(itertools.chain.from_iterable(chunks))
     if bad:
         warn(f"{counted(len(bad), 'line')} cannot be read, and counts as empty; the first: {bad[0]}")
     return lines
@@ -129,7 +132,7 @@ def divide_pairs(
     note(f"{len(pairs):,} pairs were read")
     left = [pairs[i] for i in cleaned.kept]
     texts = {"train": left, **hold_out(left)}
-    held = {id(pair) for name in ("valid", "test") for pair in texts[name]}
+    held = set(map(id, [*texts["valid"], *texts["test"]]))
     training = [i for i in cleaned.kept if id(pairs[i]) not in held]
     further_cleaned = clean([pairs[i] for i in training], off, of_training)
     texts["train"] = [pairs[training[i]] for i in further_cleaned.kept]
@@ -162,16 +165,15 @@ def write_pairs(
     kept = len(pairs) - sum(map(len, found.values()))
     may_stay = any(found.get(name) for name in (*RULES, *OF_ANSWERS))
     note(f"  {kept:>8,} are kept{'; --keep RULE leaves a rule out' if may_stay else ''}")
-    removed = [
-        f"{name}\t{i + 1}\t" + "\t".join(as_line(text) for text in pairs[i][:2])
-        for name, numbers in found.items()
-        for i in numbers
-    ]
-    sentences = {
-        f"{name}.{end}": [as_line(pair[:2][side]) for pair in chosen]
-        for name, chosen in texts.items()
-        for side, end in enumerate(facts["ends"])
-    }
+    removed = list[str]()
+    for name, numbers in found.items():
+        for i in numbers:
+            removed.append("\t".join([name, str(i + 1), *map(as_line, pairs[i][:2])]))
+    sentences = dict[str, list[str]]()
+    end_of_source, end_of_target = facts["ends"]
+    for name, chosen in texts.items():
+        sentences[f"{name}.{end_of_source}"] = [as_line(pair.source) for pair in chosen]
+        sentences[f"{name}.{end_of_target}"] = [as_line(pair.target) for pair in chosen]
     counts = {name: len(numbers) for name, numbers in found.items()}
     made = {**facts, "read": len(pairs), "removed": counts, "kept": kept}
     with new_folder(folder, {"made_of.json": made}) as unfinished:
@@ -181,11 +183,17 @@ def write_pairs(
 
 def further_lines(mono: Sequence[str], texts: Mapping[str, Sequence[Pair]]) -> list[str]:
     """Returns the lines that are neither empty, nor a source of the training, nor held out, nor one that came before."""
-    held = {bare_words(text) for name in ("valid", "test") for pair in texts[name] for text in pair[:2]}
-    seen, counts, lines = {"", *(bare_words(pair.source) for pair in texts["train"])}, Counter[str](), list[str]()
+    held = set[str]()
+    for pair in [*texts["valid"], *texts["test"]]:
+        held |= {bare_words(pair.source), bare_words(pair.target)}
+    seen = {"", *(bare_words(pair.source) for pair in texts["train"])}
+    counts = Counter[str]()
+    lines = list[str]()
     for line in mono:
         key = bare_words(line)
-        reason = "held out" if key in held else "again" if key in seen else ""
+        reason = "again" if key in seen else ""
+        if key in held:
+            reason = "held out"
         counts[reason] += 1
         if not reason:
             lines.append(as_line(line))

@@ -3,6 +3,7 @@
 Reference: Brown et al. 1993, Computational Linguistics 19(2), section 4.
 """
 
+import itertools
 from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
@@ -32,7 +33,8 @@ class WordTable:
         self.words = words
         source, target, place, _ = links(sources, targets)
         self.keys, key = np.unique(source * words + target, return_inverse=True)
-        owner, last = self.keys // words, int(place[-1]) + 1 if len(place) else 0
+        owner = self.keys // words
+        last = int(place[-1]) + 1 if len(place) else 0
         table = 1.0 / np.bincount(owner, minlength=words)[owner]
         for _ in range(ROUNDS):
             share = table[key]
@@ -40,7 +42,7 @@ class WordTable:
             self.counts = np.bincount(key, share, len(self.keys))
             self.totals = np.bincount(owner, self.counts, words)
             table = self.counts / self.totals[owner]
-        counts = np.bincount(np.fromiter((word for text in targets for word in text), np.int64), minlength=words)
+        counts = np.bincount(joined_numbers(targets), minlength=words)
         self.keys = np.append(self.keys, words**2)  # so that every key has a place
         self.counts = np.append(self.counts, 0.0)
         self.frequency = (counts + 0.5) / (counts.sum() + 0.5 * words)
@@ -59,12 +61,18 @@ class WordTable:
         return np.bincount(pair[first], gain, len(lengths)) / np.maximum(words, 1)
 
 
+def joined_numbers(texts: WordNumbers) -> Int[np.ndarray, "_"]:
+    """Returns the numbers of the words of all texts, one text after the other."""
+    return np.fromiter(itertools.chain.from_iterable(texts), np.int64)
+
+
 def links(
     sources: WordNumbers, targets: WordNumbers
 ) -> tuple[Int[np.ndarray, "L"], Int[np.ndarray, "L"], Int[np.ndarray, "L"], Int[np.ndarray, "L"]]:
     """Returns every link of a source word to a target word of its pair: both words, the target word's place, the pair."""
-    widths, heights = (np.array([len(text) for text in side], int) for side in (sources, targets))
-    source, target = (np.fromiter((word for text in side for word in text), np.int64) for side in (sources, targets))
+    widths = np.array(list(map(len, sources)), int)
+    heights = np.array(list(map(len, targets)), int)
+    source, target = joined_numbers(sources), joined_numbers(targets)
     pair_of_place = np.repeat(np.arange(len(heights)), heights)
     width = widths[pair_of_place]
     place = np.repeat(np.arange(len(target)), width)
@@ -97,7 +105,8 @@ def translation_scores(sources: Sequence[str], targets: Sequence[str]) -> tuple[
     """
     numbers: dict[str, int] = {}
     sides = [word_numbers(texts, numbers) for texts in (sources, targets)]
-    words, count = len(numbers) + 1, len(sources)
+    words = len(numbers) + 1
+    count = len(sources)
     teaches = is_first(sources) & is_first(targets)
     paired, chance = np.full((2, count), np.inf)
     generator = np.random.default_rng(0)

@@ -67,7 +67,8 @@ def make(
         note(f"{folder} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
         return None
     here = replace(config.data, test=parallel(folder / "data", SPLITS["test"]))  # the folder may have been moved
-    run, data = load(folder), scored_data(replace(config, data=here), "test", None, None)
+    run = load(folder)
+    data = scored_data(replace(config, data=here), "test", None, None)
     scores = scored_once(run, data, {"engine": engine}, ["ctranslate2", EXPORT_SCORES])
     if (taught := teacher_scores(folder)).is_file():
         scores["teacher"] = json.loads(taught.read_bytes())
@@ -97,7 +98,8 @@ def int8_scored_once(run: Run, data: ScoredData, exported: Path) -> dict[str, An
     file = exported.parent / EXPORT_SCORES
     if not file.is_file():
         try:
-            sources, options = [pair.source for pair in data.pairs], {"engine": "ctranslate2", "weights_dtype": "int8"}
+            sources = [pair.source for pair in data.pairs]
+            options = {"engine": "ctranslate2", "weights_dtype": "int8"}
             texts = run.translate(
                 sources, warn=lambda line: None, **options
             )  # whose warnings the run's own scores told

@@ -48,8 +48,11 @@ def is_word(text: str, start: int, sequence: str) -> bool:
         bytes(BYTE_OF_CHARACTER[character] for character in sequence).decode()
     except UnicodeDecodeError:
         return True
-    letter, signs, end = sequence[0], sequence[1:], start + len(sequence)
-    before, after = text[start - 1 : start], text[end : end + 1]
+    letter = sequence[0]
+    signs = sequence[1:]
+    end = start + len(sequence)
+    before = text[start - 1 : start]
+    after = text[end : end + 1]
     behind = signs.partition("\u00a0")[0]  # behind this space another word begins
     if behind.strip(BEHIND_CAPITALS + CARONS) or SEQUENCE.match(text, end):
         return letter == "×" and (before.isdecimal() or before.isspace())

@@ -93,7 +93,8 @@ class Models:
         """Returns the rule that `filter` adds; none without it. Raises: ValueError for a run that rates no pairs."""
         if self.filter is None:
             return {}
-        rater, share = load(self.filter), 1 - (self.best or BEST)
+        rater = load(self.filter)
+        share = 1 - (self.best or BEST)
         if False not in rater.rates_with:
             raise ValueError(f"--filter {self.filter} needs references: name a metric that reads none")
 
@@ -177,11 +178,14 @@ class Models:
         """
         if self.start is None:
             return None
-        run, extended, trimmed = run_path(self.start), output / "extended", output / "trimmed"
+        run = run_path(self.start)
+        extended = output / "extended"
+        trimmed = output / "trimmed"
         if self.like and self.pieces:
             if not extended.is_dir():
                 new = self.new_side(run, open_run(run).config().data.languages)
-                language, old = getattr(self, new), text["source" if new == "target" else "target"]
+                language = getattr(self, new)
+                old = text["source" if new == "target" else "target"]
                 new_text = str(text[new])
                 extend(
                     run, extended, language=language, like=self.like, pieces=self.pieces, text=new_text, old=str(old)

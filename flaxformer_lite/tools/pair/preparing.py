@@ -1,5 +1,6 @@
 """Preparation of `pair`: the data is divided, teachers make more of it, and the config is chosen, each once."""
 
+import itertools
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -37,12 +38,13 @@ def prepare(
     Raises: ValueError for files that are no pairs, and for a folder that was made of something else.
     """
     check_kept(off, models)
-    versions = [version for file in files for version in file_versions(file)]
+    versions = list(itertools.chain.from_iterable(map(file_versions, files)))
     asked = {"files": versions, "columns": [*columns], "keep": sorted(off), **models.asked()}
     data = output / "data"
     if not is_begun(output, data / "made_of.json", asked, "pair"):
         ends = languages([str(column) for column in columns] or files)
-        pairs, mono = read_pairs(files, columns), [line for file in models.mono for line in mono_lines(file)]
+        pairs = read_pairs(files, columns)
+        mono = list(itertools.chain.from_iterable(map(mono_lines, models.mono)))
         check_time(len(pairs) + len(mono), deadline)
         models.check()
         divide_pairs(pairs, mono, asked, off, ends, data, models.rated_rules())
@@ -65,7 +67,8 @@ def mono_lines(file: str) -> list[str]:
 def check_kept(off: Collection[str], models: Models) -> None:
     """Raises: ValueError for a name that is no rule here."""
     rules = {*RULES, *(OF_ANSWERS if models.teachers else ())}
-    if unknown := sorted({*off} - rules):
+    unknown = sorted(set(off) - rules)
+    if unknown:
         raise ValueError(
             f"--keep has {', '.join(unknown)}: the rules are {', '.join(RULES)}, and with --teacher {' and '.join(OF_ANSWERS)}"
         )
@@ -75,7 +78,8 @@ def chosen_config(off: Collection[str], output: Path, deadline: float | None, mo
     """Returns the config for the divided pairs, and those that the teachers make of them."""
     splits: dict[str, ParallelText] = {split: parallel(output / "data", name) for split, name in SPLITS.items()}
     people = splits["train"]
-    pairs, sources = list(people.stream()), dict[str, ParallelText | Mixture](splits)
+    pairs = list(people.stream())
+    sources = dict[str, ParallelText | Mixture](splits)
     text = {"source": Path(people.source), "target": Path(people.target)}
     start = models.starting_run(output / "start", text)
     if models.teachers:

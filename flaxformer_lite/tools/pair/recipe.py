@@ -1,5 +1,6 @@
 """An ordinary config for a text: its vocabulary, its size and its length of training, by the amount of text and the time."""
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -101,13 +102,17 @@ def choose_config(
     begun = new_model(pairs, folder) if start is None else from_run(start, languages, pairs)
     size, lengths = begun.size, begun.lengths
     hasty = deadline is not None and deadline - time.monotonic() < HASTE
-    number = SHAPES_IN_HASTE if hasty else SHAPES[0] if size == MODEL_SIZES[0] else SHAPES[1]
+    of_smallest, of_others = SHAPES
+    number = of_smallest if size == MODEL_SIZES[0] else of_others
+    if hasty:
+        number = SHAPES_IN_HASTE
     config = with_data(begun.config, lengths, files, number)
     plan = plan_of(config, lengths)
     batches = max(1, plan.batches_per_epoch)
     worth = BASE_EPOCHS * (BASE_PAIRS / len(pairs)) ** 0.5 * (1 if start is None else STARTED)
     epochs = float(np.clip(worth, *EPOCHS))
-    steps, evaluations = round(epochs * batches), 10
+    steps = round(epochs * batches)
+    evaluations = 10
     if deadline is not None:
         speed = positions_per_second(with_schedule(config, MEASURED_STEPS, 1), begun.tokenizer)
         speed *= batches / plan.positions_per_epoch
@@ -119,7 +124,8 @@ def choose_config(
             speed *= size.cost(vocabulary) / smaller.cost(vocabulary)
             size = smaller
             config = with_size(config, size, vocabulary)
-        steps, evaluations = min(steps, round(steps_within(left, speed, steps))), int(np.clip(seconds / 300, 1, 10))
+        steps = min(steps, round(steps_within(left, speed, steps)))
+        evaluations = int(np.clip(seconds / 300, 1, 10))
     model = config.model
     note(
         f"{len(pairs):,} pairs: vocabulary of {model.vocab_size:,}, width {model.d_model}, {model.num_encoder_layers} + "
@@ -184,10 +190,11 @@ def learn_vocabulary(pairs: Sequence[Pair]) -> tuple[Tokenizer, int, SentencePie
 
     Signs of ASCII that the text lacks are pieces too: tags, {names} and addresses of later texts can then be written.
     """
-    texts = [text for pair in pairs for text in pair[:2]]
-    present = {*"".join(texts)}
+    texts = list(itertools.chain.from_iterable(pair[:2] for pair in pairs))
+    present = set("".join(texts))
     settings = SentencePiece(user_symbols=tuple(sign for sign in ASCII_SIGNS_SEEN if sign not in present))
-    characters, words = len(present | {*ASCII_SIGNS_SEEN}), len({word for text in texts for word in text.split()})
+    characters = len(present | set(ASCII_SIGNS_SEEN))
+    words = len(set(itertools.chain.from_iterable(map(str.split, texts))))
     wanted = int(np.clip(BASE_VOCABULARY * (len(pairs) / BASE_PAIRS) ** 0.5, 500, 32_000)) // 100 * 100
     size = max(min(wanted, characters + words // 2), characters + 10)
     return settings.train(texts, size), size, settings

@@ -51,7 +51,8 @@ def taught_pairs(models: Models, output: Path, off: Collection[str], engine: Eng
 
 def score_teachers(run: Run, output: Path, engine: Engine) -> None:
     """Writes and tells the scores of the teachers on the test: a wrong direction is seen before hours of translation."""
-    file, test = teacher_scores(output), parallel(output / "data", "test")
+    file = teacher_scores(output)
+    test = parallel(output / "data", "test")
     if file.is_file():
         return
     pairs = list(test.stream())
@@ -86,7 +87,8 @@ def pieces_of_lines(run: Run, sources: Sequence[str], engine: Engine) -> Iterato
         lines = sources[start : start + LINES_OF_PIECE]
         end = start + len(lines)
         answer = functools.partial(answered, run, lines, engine)
-        place, content = f"the sources {start + 1} to {end}", corpus.digest("\n".join(lines).encode())
+        place = f"the sources {start + 1} to {end}"
+        content = corpus.digest("\n".join(lines).encode())
         yield corpus.Piece(index, place, len(lines), content, answer, end / len(sources))
 
 
@@ -100,12 +102,15 @@ def labelled(run: Run, lines: Sequence[str], engine: Engine, progress: ProgressC
 
     "cut": the line is longer than the teachers read, or their answer, thoughts and all, as long as they write.
     """
-    decoder, form, long = run.translator.decoder(), run.translator.form, set[int]()
+    decoder = run.translator.decoder()
+    form = run.translator.form
+    long = set[int]()
     end = decoder.config.forced_eos_id is not None  # which ends an answer that is cut
     read = form.sources(lines, lambda place, length: long.add(place))
     sources = {i: ids for i, ids in enumerate(read) if ids}
     answers = run.hypotheses_of_ids([*sources.values()], progress=progress, engine=engine)
-    notes, rows = list[str](), [("", "")] * len(lines)
+    notes = list[str]()
+    rows = [("", "")] * len(lines)
     for (i, ids), (best, *_) in zip(sources.items(), answers, strict=True):
         cut = i in long or len(best.tokens) + end >= decoder.max_length(ids)
         rows[i] = ("cut" if cut else "", form.written(best.tokens, lines[i], notes.append))
@@ -123,7 +128,8 @@ def filter_answers(people: Sequence[Pair], answers: Sequence[Pair], off: Collect
     }
     held_out = PairRule("a sentence that is held out", each(lambda pair: bare_words(pair.target) in held))
     rules = {**OF_ANSWERS, "held_out": held_out, **RULES}
-    cleaned, before = clean([*people, *answers], off, rules), len(people)
+    cleaned = clean([*people, *answers], off, rules)
+    before = len(people)
     of_answers = {name: [i - before for i in numbers if i >= before] for name, numbers in cleaned.found.items()}
     kept = [answers[i - before] for i in cleaned.kept if i >= before]
     if not kept:

@@ -38,7 +38,8 @@ def dry_run(config: Config, workdir: str | Path) -> list[str]:
     """
     with tempfile.TemporaryDirectory() as scratch, Progress(3) as progress:
         mesh = mesh_for(config)
-        typed, run = config, RunFolder(workdir)
+        typed = config
+        run = RunFolder(workdir)
         data = look_at_data(run.continued(config), run, Path(scratch), progress)
         config = data.config.concrete
         runner = make_runner(config.train.runner, train_task(config), mesh)

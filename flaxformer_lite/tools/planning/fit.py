@@ -93,11 +93,13 @@ def find_fit(
     """
     mesh, before = make_mesh(config.train.mesh, devices), flatten(config)
     check_rows(*config.data.rows_divisor, mesh, config.train.num_micro_batches)
-    groups, trials = row_groups(mesh), dict[str, Trial]()
+    groups = row_groups(mesh)
+    trials = dict[str, Trial]()
 
     def attempt(settings: Settings) -> Trial:
         settings = {setting: value for setting, value in settings.items() if before.get(setting) != value}
-        if (options := as_options(settings)) not in trials:
+        options = as_options(settings)
+        if options not in trials:
             progress(f"compiling, trial {len(trials) + 1}", 0, 0)
             changed = with_settings(config, settings)
             longest = max(batch_shapes(config.objective, changed.data), key=lambda bucket: bucket.lengths)
@@ -117,8 +119,10 @@ def find_fit(
                 [other | same for same in same_numbers(with_settings(config, other), groups, cut=cut)]
                 for other in others
             ]
-            if (chosen := first_fit([ladder[-1] for ladder in ladders])) < len(ladders):
-                best = attempt(ladders[chosen][first_fit(ladders[chosen])])
+            chosen = first_fit([ladder[-1] for ladder in ladders])
+            if chosen < len(ladders):
+                ladder = ladders[chosen]
+                best = attempt(ladder[first_fit(ladder)])
                 break
     if best is not None:  # fewer micro-batches than that, if the next smaller number fits
         parts = [*micro_batch_numbers(config, groups, below=(before | best.settings)["train.num_micro_batches"])]
@@ -156,7 +160,8 @@ def same_numbers(config: Config, groups: int, *, cut: bool = True) -> list[Setti
 
     groups: the number of parts into which the devices divide the rows of a batch. cut: whether to use micro-batches.
     """
-    bucket, steps = plan_bucket(config), list[Settings]()
+    bucket = plan_bucket(config)
+    steps = list[Settings]()
     length = bucket.lengths.target if config.model.num_decoder_layers else bucket.lengths.source
     if isinstance(config.model.head, LanguageModelHead) and config.model.head.loss_chunk is None and length > 16:
         steps.append({"model.head.loss_chunk": max(16, length // 8)})
@@ -229,7 +234,9 @@ def fit_on(config: Config, topology: str | None = None, num_slices: int = 1, mem
         most = hardware.usable_memory() // len(devices)
     else:
         slice_ = describe_slice(topology, num_slices)
-        devices, taken, most = slice_.devices, 0, slice_.chip.hbm_bytes // slice_.devices_per_chip
+        devices = slice_.devices
+        taken = 0
+        most = slice_.chip.hbm_bytes // slice_.devices_per_chip
     with Progress() as progress:
         limit = most if memory is None else min(most, bytes_of_size(memory))
         return find_fit(config, devices, limit, taken, progress.of)
@@ -248,12 +255,11 @@ def bytes_of_size(text: str) -> int:
 
 def command(name: str, words: Sequence[str], settings: Settings) -> str:
     """Returns the command that trains config `name` with the options `words` and with these settings, which replace theirs."""
-    kept = [
-        word
-        for option, typed in options_in(words)
-        if not any(f"{option[2:]}.".replace("-", "_").startswith(f"{setting}.") for setting in settings)
-        for word in (option, *typed)
-    ]
+    kept = list[str]()
+    for option, typed in options_in(words):
+        path = option.removeprefix("--").replace("-", "_")
+        if not any(f"{path}.".startswith(f"{setting}.") for setting in settings):
+            kept += [option, *typed]
     file = Path(name)
     folder = file.parent if file.name == "config.json" else file
     is_run = (folder / "config.json").is_file() and (kept or settings)
@@ -281,7 +287,8 @@ def trials_in_words(fit: Fit, command: str | None) -> str:
     ]
     if fit.found is None:
         return "\n".join(lines)
-    settings, free = fit.found.settings, fit.limit_bytes - fit.found.needed_bytes
+    settings = fit.found.settings
+    free = fit.limit_bytes - fit.found.needed_bytes
     lines += ["", f"needed: {mib(fit.found.needed_bytes).strip()} MiB; free: {mib(free).strip()} MiB"]
     changed = [setting for setting in CHANGES if setting in settings]
     lines += [f"{setting} {settings[setting]} {CHANGES[setting]}" for setting in changed]

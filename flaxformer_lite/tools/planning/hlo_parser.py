@@ -66,9 +66,11 @@ def parse_program(text: str) -> tuple[dict[str, Computation], str]:
         elif current:  # an attribute may span several lines
             name, instruction = current.popitem()
             current[name] = instruction._replace(attributes=instruction.attributes + line)
-        elif line.rstrip().endswith("{") and (header := re.match(r"(ENTRY )?%?([^\s(]+) \(", line)):
-            current = computations.setdefault(header[2], {})
-            entry = header[2] if header[1] else entry
+        elif line.rstrip().endswith("{"):
+            header = re.match(r"(ENTRY )?%?([^\s(]+) \(", line)
+            if header:
+                current = computations.setdefault(header[2], {})
+                entry = header[2] if header[1] else entry
     return computations, entry
 
 
@@ -80,7 +82,8 @@ def parse_instruction(line: str) -> HloInstruction:
     stop = closing(right, start)
     operands = tuple(re.findall(r"%([^\s,()]+)", right[start:stop]))
     name = left.removeprefix("ROOT ").lstrip("%")
-    opcode, attributes = right[end:start].strip(), right[start:]
+    opcode = right[end:start].strip()
+    attributes = right[start:]
     return HloInstruction(name, array_types(right[:end]), opcode, operands, attributes, left.startswith("ROOT "))
 
 
@@ -117,14 +120,17 @@ Groups = tuple[tuple[int, ...], ...]
 
 def replica_groups(attributes: str) -> Groups:
     """Returns the device groups of a collective, in any of the notations; empty: one group of all devices."""
-    if match := re.search(r"(?:source_target_pairs|replica_groups)=\{(\{.*?\})\}", attributes):
-        return tuple(map(numbers_in, re.findall(r"\{([^{}]*)\}", match[1])))
-    if match := re.search(r"replica_groups=\[([\d,]+)\](<=\[[\d,]+\](?:T\([\d,]+\))?)", attributes):
-        return as_groups(iota_devices(match[2]).reshape(numbers_in(match[1])))
-    if match := re.search(
+    listed = re.search(r"(?:source_target_pairs|replica_groups)=\{(\{.*?\})\}", attributes)
+    if listed:
+        return tuple(map(numbers_in, re.findall(r"\{([^{}]*)\}", listed[1])))
+    iota = re.search(r"replica_groups=\[([\d,]+)\](<=\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
+    if iota:
+        return as_groups(iota_devices(iota[2]).reshape(numbers_in(iota[1])))
+    of_mesh = re.search(
         r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?\]?(?:T\([\d,]+\))?)\))? \{([^}]*)\}", attributes
-    ):
-        return mesh_groups(*match.groups())
+    )
+    if of_mesh:
+        return mesh_groups(*of_mesh.groups())
     return ()
 
 
@@ -146,7 +152,9 @@ def mesh_groups(axes: str, order: str | None, grouped: str) -> Groups:
             done = before * taken
         shape.append(size // done)
     total = math.prod(sizes.values())
-    devices = np.arange(total) if not order else iota_devices(order if "<=" in order else "<=" + order)
+    devices = np.arange(total)
+    if order:
+        devices = iota_devices(order if "<=" in order else "<=" + order)
     others = [axis for axis in range(len(shape)) if axis not in chosen]
     width = math.prod(shape[axis] for axis in chosen)
     return as_groups(devices.reshape(shape).transpose(others + chosen).reshape(-1, width))

@@ -46,7 +46,8 @@ def plan_bucket(config: Config) -> Bucket:
 def planned_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     """Returns the train step that training would run."""
     runner = make_runner(config.train.runner, train_task(config), mesh)
-    by_rows, state = batch_sharding(runner.mesh), runner.abstract_state
+    by_rows = batch_sharding(runner.mesh)
+    state = runner.abstract_state
     batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_rows), zero_batch(config.objective, bucket)
     )

@@ -75,17 +75,20 @@ def read_program(text: str) -> Program:
     pieces = set[tuple[str, ...]]()
 
     def walk(name: str, trips: int, fused: bool, hidden: bool) -> Program:
-        computation, totals = computations[name], Program()
+        computation = computations[name]
+        totals = Program()
         for i in computation.values():
             kind = i.opcode.removesuffix("-start")
+            transfer = i.attribute(r'megascale_transfer_type="(\w+)"') if i.opcode == "send" else None
+            splash = read_splash(i, computation, trips) if i.opcode == "custom-call" else None
             if kind in COLLECTIVES and not repeated(i, pieces):
                 collective = read_collective(i, kind, name, computation, trips)
                 totals.collectives.append(collective._replace(hidden=hidden or is_hidden(i, computation)))
-            elif i.opcode == "send" and (transfer := i.attribute(r'megascale_transfer_type="(\w+)"')):
+            elif transfer:
                 sent = computation[i.operands[0]].types[0].bytes
                 totals.collectives.append(Collective(transfer.lower().replace("_", "-"), sent, (), trips, True, True))
-            elif i.opcode == "custom-call" and (call := read_splash(i, computation, trips)) is not None:
-                totals.attention.append(call)
+            elif splash is not None:
+                totals.attention.append(splash)
             if not fused:
                 totals.hbm_bytes += trips * traffic(i, computation, computations)
             called = []
@@ -134,7 +137,8 @@ def trips_of(loop: HloInstruction, around: Computation, condition: Computation, 
     if test.opcode != "compare" or "direction=LT" not in test.attributes:
         return None
     counter = condition[test.operands[0]].attribute(r"index=(\d+)")
-    limit, start = constant_value(test.operands[1], condition), around[loop.operands[0]]
+    limit = constant_value(test.operands[1], condition)
+    start = around[loop.operands[0]]
     if counter is None or limit is None or last.opcode != "tuple" or start.opcode != "tuple":
         return None
     first, advance = constant_value(start.operands[int(counter)], around), uncopied(last.operands[int(counter)], body)
@@ -205,11 +209,10 @@ def read_splash(i: HloInstruction, computation: Computation, trips: int) -> Atte
     of_queries, of_keys = (int(size or 0) for size in sizes)
     behind = {"causal": queries, "every_key": queries + keys}.get(mask[1], int(mask[2] or 0))
     ahead = behind if mask[1] in ("every_key", "around") else 1
-    blocks = sum(
-        key - (query + of_queries - 1) < ahead and query - (key + of_keys - 1) < behind
-        for query in range(0, queries, of_queries)
-        for key in range(0, keys, of_keys)
-    )
+    blocks = 0
+    for query in range(0, queries, of_queries):
+        for key in range(0, keys, of_keys):
+            blocks += key - (query + of_queries - 1) < ahead and query - (key + of_keys - 1) < behind
     widths = {
         "fwd": (width, value_width),  # scores, answers
         "dq": (width, value_width, width),  # scores, gradients of weights and of queries
@@ -223,9 +226,22 @@ def read_splash(i: HloInstruction, computation: Computation, trips: int) -> Atte
 # Traffic ----------------------------------------------------------------------------------------------------------------
 
 NO_TRAFFIC = {
-    *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "partition-id", "replica-id", "iota"),
-    *("while", "conditional", "call", "call-start", "async-start", "after-all"),
-    *("optimization-barrier", "add-dependency"),
+    "parameter",
+    "constant",
+    "get-tuple-element",
+    "tuple",
+    "bitcast",
+    "partition-id",
+    "replica-id",
+    "iota",
+    "while",
+    "conditional",
+    "call",
+    "call-start",
+    "async-start",
+    "after-all",
+    "optimization-barrier",
+    "add-dependency",
 }
 """Operations without traffic of their own; the computations that they run are counted by themselves."""
 NOTES = {"AllocateBuffer", "CreateBuffer", "ConcatBitcast", "PrepareAsyncCallStart", "PrepareAsyncCallDone"}
@@ -281,7 +297,8 @@ def part_written(i: HloInstruction, computation: Computation) -> float:
 
 def fusion_traffic(i: HloInstruction, computation: Computation, computations: dict[str, Computation]) -> float:
     """Returns the traffic of a fused kernel: only the slice of an array that it slices, only the update of one that it updates."""
-    body, total = computations[called_by(i)], 0.0
+    body = computations[called_by(i)]
+    total = 0.0
     for name, operand in zip(parameters(body), i.operands, strict=True):
         whole = computation[operand].types
         if len(whole) == 1 and whole[0].space == 0:

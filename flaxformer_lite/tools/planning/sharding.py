@@ -23,7 +23,8 @@ def sharding_table(config: Config, devices: int) -> list[str]:
     lines = [TABLE_ROW.format("array", "shape", "cut over", "on each device", "bytes there", width=width)]
     sizes: dict[str, tuple[int, int]] = {}
     for path, x in arrays.items():
-        there, whole = shard_bytes(x), x.size * x.dtype.itemsize
+        there = shard_bytes(x)
+        whole = x.size * x.dtype.itemsize
         axes = [*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec))]
         cut = ", ".join(axis or "-" for axis in axes) if any(axes) else "whole"
         lines.append(

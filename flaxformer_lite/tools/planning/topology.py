@@ -128,7 +128,8 @@ def describe_slice(name: str, num_slices: int = 1) -> Slice:
             f"--topology is {name!r}: it must be a chip and the sides of the slice, such as v5e:4x4 or v5p:4x4x4; the chips are "
             f"{', '.join(CHIPS)}"
         )
-    chip, shape = CHIPS[kind], tuple(map(int, sizes.split("x")))
+    chip = CHIPS[kind]
+    shape = tuple(map(int, sizes.split("x")))
     example = "x".join(["4"] * chip.dimensions)
     if len(shape) != chip.dimensions:
         raise ValueError(

@@ -133,7 +133,8 @@ def rerun(
     Raises: ValueError if a step is not one that the run has taken, if nothing is left out, or if the run changed its settings
         since the checkpoint.
     """
-    config, last = recording.config, step + steps - 1
+    config = recording.config
+    last = step + steps - 1
     if not 1 <= step <= last <= recording.reached:
         raise ValueError(
             f"the steps {step} to {last} are not all of a run that has taken {recording.reached}: choose others"
@@ -142,7 +143,9 @@ def rerun(
         run_with(recording).translator.form.check_languages()  # before any step
     config = replace(config, train=replace(config.train, mesh=MeshConfig()))
     runner, start, state = before_step(recording, config, step, progress)
-    pair, losses, changed = [state, jax.tree.map(jnp.copy, state)], dict[int, tuple[float, float]](), list[int]()
+    pair = [state, jax.tree.map(jnp.copy, state)]
+    losses = dict[int, tuple[float, float]]()
+    changed = list[int]()
     for number in range(step, last + 1):
         whole = recording.batch(number)
         less = without(number, whole)

@@ -64,8 +64,11 @@ class Sightings(NamedTuple):
         """Returns a text for each record, first of those that no step reads since they belong to no training data."""
         reasons: dict[SplitOrLeftOut, str] = {split: f"it belongs to data.{split}" for split in PARTS[1:]}
         reasons[LEFT_OUT] = "left out, as data.eval or data.test has one of its texts"
-        held = [f"{place}\tnever: {reason}" for split, reason in reasons.items() for place, _ in self.records[split]]
-        return [*held, *(record.in_words() for record in self.seen)]
+        lines = list[str]()
+        for split, reason in reasons.items():
+            lines += [f"{place}\tnever: {reason}" for place, _ in self.records[split]]
+        lines += [record.in_words() for record in self.seen]
+        return lines
 
 
 RecordQuestion = Callable[[Recording, Sequence[SplitOrLeftOut]], dict[SplitOrLeftOut, list[tuple[RecordPlace, Pair]]]]
@@ -103,7 +106,8 @@ def by_text(text: str) -> Matches:
 
     Raises: ValueError for a blank one.
     """
-    if not (form := comparable(text)):
+    form = comparable(text)
+    if not form:
         raise ValueError("the text to look for is blank: give some words of a record")
     return lambda place, pair: any(form in comparable(side) for side in pair[:2])
 

@@ -108,7 +108,8 @@ def text_lengths(config: Config, tokenizers: Tokenizers) -> TextLengths:
     rows = config.objective.make_rows(records, config.data.longest, config.train.seed, tokenizers.target)
     sizes = as_rows(rows, config.objective).lengths
     buckets = batch_shapes(config.objective, config.data)
-    which, padding = bucket_indices(sizes, buckets), {}
+    which = bucket_indices(sizes, buckets)
+    padding = {}
     for i, bucket in enumerate(buckets):
         inside = sizes[which == i]
         if len(inside):

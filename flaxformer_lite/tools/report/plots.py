@@ -77,11 +77,11 @@ def thinned(curve: Curve) -> Curve:
 def line_chart(metric: str, curves: Sequence[Curve]) -> Chart:
     """Returns a chart of a metric by steps: a colour for each run, dashes for evaluations, dots where a curve has few values."""
     alt = altair()
-    values = [
-        {"run": curve.run, "split": curve.split, "step": step, "value": value, "few": len(curve.steps) <= FEW_POINTS}
-        for curve in curves
-        for step, value in zip(curve.steps, curve.values, strict=True)
-    ]
+    values = []
+    for curve in curves:
+        of_curve = {"run": curve.run, "split": curve.split, "few": len(curve.steps) <= FEW_POINTS}
+        points = zip(curve.steps, curve.values, strict=True)
+        values += [of_curve | {"step": step, "value": value} for step, value in points]
     runs, splits = {curve.run for curve in curves}, {curve.split for curve in curves}
     legend = alt.Legend(orient="bottom", columns=2)
     scale = alt.Scale(domain=["train", "eval"], range=[[1, 0], [5, 3]])

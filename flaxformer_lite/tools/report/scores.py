@@ -1,5 +1,6 @@
 """Scores of runs side by side: evaluations in training, reports of `evaluate`, and paired bootstrap between runs."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -47,16 +48,18 @@ def training_table(runs: Sequence[RunFacts]) -> ReportTable | None:
     lines, names = [], dict[str, None]()
     for run in runs:
         rows = [row for row in run.rows if row["split"] == "eval"]
-        if best := run.config.train.best_row(rows):
+        best = run.config.train.best_row(rows)
+        if best:
             lines.append((run.name, f"best {run.config.train.best_metric}", best))
         if rows:
             lines.append((run.name, "last", rows[-1]))
-        names |= dict.fromkeys(name for row in rows for name in row if name not in ("step", "split"))
+        for row in rows:
+            names |= dict.fromkeys(name for name in row if name not in ("step", "split"))
     if not lines:
         return None
-    rows_shown = [
-        [name, which, *(score_shown(row.get(metric)) for metric in ("step", *names))] for name, which, row in lines
-    ]
+    rows_shown = []
+    for name, which, row in lines:
+        rows_shown.append([name, which, *(score_shown(row.get(metric)) for metric in ("step", *names))])
     return ReportTable("Evaluations in training", ["run", "evaluation", "step", *names], rows_shown)
 
 
@@ -64,15 +67,19 @@ def evaluate_table(runs: Sequence[RunFacts]) -> ReportTable | None:
     """Returns the reports of `evaluate`; None without any."""
     reports = [(run.name, report) for run in runs for report in run.evaluations]
     hidden = ("run", "split", "weights", "step")
-    names = dict.fromkeys(
-        name for _, report in reports for name in report if name not in hidden and not name.endswith("_signature")
-    )
-    signatures = dict.fromkeys(
-        str(value) for _, report in reports for name, value in report.items() if name.endswith("_signature") and value
-    )
-    head = ["run", *hidden[1:], *names]
-    rows = [[name, *(score_shown(report.get(key)) for key in head[1:])] for name, report in reports]
-    return ReportTable("Reports of the command evaluate", head, rows, "; ".join(signatures)) if reports else None
+    names, signatures = dict[str, None](), dict[str, None]()
+    for _, report in reports:
+        for name, value in report.items():
+            if not name.endswith("_signature"):
+                if name not in hidden:
+                    names[name] = None
+            elif value:
+                signatures[str(value)] = None
+    if not reports:
+        return None
+    columns = [*hidden[1:], *names]
+    rows = [[name, *(score_shown(report.get(column)) for column in columns)] for name, report in reports]
+    return ReportTable("Reports of the command evaluate", ["run", *columns], rows, "; ".join(signatures))
 
 
 def significance_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
@@ -88,7 +95,8 @@ def significance_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
         references: list[str] | None = None
         metrics: MetricConfig | None = None
         for run in runs:
-            named, source = run.hypotheses(split), run.config.data.source(split)
+            named = run.hypotheses(split)
+            source = run.config.data.source(split)
             if named is None or source is None or not run.config.objective.translates:
                 continue
             targets = [pair.target for pair in source.open(f"data.{split}")]
@@ -101,8 +109,9 @@ def significance_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
             rated[run.name] = run.ratings(named[0], len(targets))
         if references and metrics:
             compared = compare_systems(systems, references, metrics)
-            for name in dict.fromkeys(name for ratings in rated.values() for name in ratings):
-                compared += compare_ratings({run: by[name] for run, by in rated.items() if name in by}, name)
+            for name in dict.fromkeys(itertools.chain.from_iterable(rated.values())):
+                of_runs = {run: ratings[name] for run, ratings in rated.items() if name in ratings}
+                compared += compare_ratings(of_runs, name)
             tables.append(comparison_table(split, compared, files, len(references)))
     return tables
 

@@ -183,8 +183,10 @@ def data_charts(run: RunFacts) -> Charts:
 def settings_of(runs: Sequence[RunFacts]) -> list[dict[str, object]]:
     """Returns every setting with its value in each run; settings that differ come first."""
     flat = [flatten(run.config) for run in runs]
-    differing = {path for other in flat[1:] for path in changed(flat[0], other, absent="–")}
-    paths = dict.fromkeys(path for settings in flat for path in settings)
+    differing = set[str]()
+    for other in flat[1:]:
+        differing.update(changed(flat[0], other, absent="–"))
+    paths = dict.fromkeys(itertools.chain.from_iterable(flat))
     lines = [
         {
             "path": path,
@@ -250,10 +252,10 @@ def default_sentences(run: RunFacts) -> list[str]:
     if run.samples:
         return [sample.source for sample in list(run.samples.values())[-1][:MOST_SENTENCES]]
     for split in ("eval", "train"):
-        if (data := run.config.data.source(split)) is not None:
-            texts = (
-                pair.source or pair.target for pair in itertools.islice(data.open(f"data.{split}"), MOST_SENTENCES)
-            )
+        data = run.config.data.source(split)
+        if data is not None:
+            first = itertools.islice(data.open(f"data.{split}"), MOST_SENTENCES)
+            texts = [pair.source or pair.target for pair in first]
             return [shorten(text, MOST_CHARACTERS, placeholder="") or text[:MOST_CHARACTERS] for text in texts]
     return []
 
@@ -276,8 +278,11 @@ def spike_parts(run: RunFacts) -> tuple[dict[str, Chart], list[ReportTable]]:
     """
     recording = open_recording(run.folder)
     at, loss_of = row_loss(recording)
-    note, jumps = f"each row by itself, by the parameters of step {at}, without dropout", spikes(run)
-    steps = {number: step for step, batch in jumps for number in (batch - 1, batch) if number >= 0}
+    note = f"each row by itself, by the parameters of step {at}, without dropout"
+    jumps = spikes(run)
+    steps = dict[int, int]()
+    for step, batch in jumps:
+        steps |= {number: step for number in (batch - 1, batch) if number >= 0}
     rows = [(loss_of(row.example), row) for row in recording.rows_of_batches(steps)]
     rows = sorted((pair for pair in rows if not math.isnan(pair[0])), key=lambda pair: -pair[0])
     charts, tables = dict[str, Chart](), list[ReportTable]()

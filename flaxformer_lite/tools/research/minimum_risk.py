@@ -48,7 +48,8 @@ class MinimumRisk(Seq2Seq):
         arrays = (logit_stats(outputs.loss_logits, batch.targets), batch.targets, batch.weights)
         stats, targets, weights = jax.tree.map(lambda x: x.reshape(-1, self.num_samples + 1, x.shape[-1]), arrays)
         references, answers = (jax.tree.map(lambda x, which=which: x[:, which], stats) for which in (0, slice(1, None)))
-        mask, lengths = weights[:, 1:] > 0, (weights > 0).sum(-1)
+        mask = weights[:, 1:] > 0
+        lengths = (weights > 0).sum(-1)
         bleu = sentence_bleu(targets[:, 1:], lengths[:, 1:], targets[:, :1], lengths[:, :1])
         risk = expected_risk(answers, mask, 1 - bleu, exists=(weights[:, 0] > 0).any(-1))
         return {
@@ -96,7 +97,8 @@ def draw_answers(apply: Apply, batch: Batch, number: int, temperature: float, ke
     sampling = RowSampling(keys, temperature=each * temperature, top_p=each, log_min_p=-jnp.inf * each)
     drawn = finish(GREEDY_SEARCH, (model,), (variables,), inputs._replace(sampling=sampling), state, settings)
     drawn = jax.tree.map(lambda x: x.reshape(-1, number, *x.shape[2:]), drawn)
-    lengths, at = drawn.lengths[..., None], jnp.arange(room)
+    lengths = drawn.lengths[..., None]
+    at = jnp.arange(room)
     starts = jnp.full((rows, number, 1), config.start_id)
     return DrawnAnswers(
         inputs=jnp.concatenate([starts, drawn.tokens[..., :-1]], axis=-1),
@@ -138,7 +140,8 @@ def sentence_bleu(
     equal = answer[..., :, None] == answer[..., None, :]
     shared = answer[..., :, None] == reference[..., None, :]
     own_ngrams, shared_ngrams = equal, shared
-    at, logs = jnp.arange(answer.shape[-1]), jnp.zeros(answer_length.shape)
+    at = jnp.arange(answer.shape[-1])
+    logs = jnp.zeros(answer_length.shape)
     for n in range(1, ORDER + 1):
         if n > 1:  # an n-gram is the same if its first token and the (n-1)-gram after it are
             own_ngrams, shared_ngrams = equal & next_of(own_ngrams), shared & next_of(shared_ngrams)
@@ -148,7 +151,8 @@ def sentence_bleu(
         reference_count = (shared_ngrams & in_reference[..., None, :]).sum(-1)
         # Each of `count` equal n-grams gets an equal part of the matches that they have together.
         matches = jnp.where(exists, jnp.minimum(1, reference_count / jnp.maximum(count, 1)), 0).sum(-1)
-        total, added = jnp.maximum(answer_length - n + 1, 0), float(n > 1)
+        total = jnp.maximum(answer_length - n + 1, 0)
+        added = float(n > 1)
         logs = logs + jnp.log((matches + added) / jnp.maximum(total + added, 1))
     brevity = jnp.minimum(0, 1 - reference_length / jnp.maximum(answer_length, 1))
     return jnp.where(answer_length > 0, jnp.exp(logs / ORDER + brevity), 0)

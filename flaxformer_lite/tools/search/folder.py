@@ -50,7 +50,8 @@ def read_search_folder(folder: str | Path, split: str = "test") -> SearchFolder:
     corpus = read_texts(file_of(folder, CORPUS), "document")
     queries = read_texts(file_of(folder, QUERIES), "query")
     path = judgements_of(folder, split)
-    if others := [] if path.is_file() else sorted(map(str, path.parent.glob("*.tsv*"))):
+    others = [] if path.is_file() else sorted(map(str, path.parent.glob("*.tsv*")))
+    if others:
         raise ValueError(f"{path}: no such file, and no other is read: copy {' or '.join(others)} to this name")
     judgements: dict[str, dict[str, int]] = {}
     for number, line in enumerate(lines_of(path), 1):
@@ -99,7 +100,8 @@ def read_texts(path: Path, kind: str) -> dict[str, str]:
         whole = f"{title} {text}".strip()
         if not whole:
             empty.append(number)
-        if (before := places.setdefault(str(id_), number)) != number:
+        before = places.setdefault(str(id_), number)
+        if before != number:
             raise ValueError(
                 f"{path}:{number}: line {before} has the id {id_!r} too: give each {kind} an id of its own"
             )
@@ -129,11 +131,10 @@ def lines_of(path: Path) -> Iterator[str]:
 
 def write_results(path: Path, results: Results, tag: str) -> None:
     """Writes results in TREC's six columns, with tabs: query, Q0, document, rank, score, and the name of the search."""
-    rows = [
-        f"{query}\tQ0\t{document}\t{rank}\t{scores[document]:.7g}\t{tag}\n"
-        for query, scores in results.items()
-        for rank, document in enumerate(ranked(scores), 1)
-    ]
+    rows = list[str]()
+    for query, scores in results.items():
+        for rank, document in enumerate(ranked(scores), 1):
+            rows.append(f"{query}\tQ0\t{document}\t{rank}\t{scores[document]:.7g}\t{tag}\n")
     write_whole(path, "".join(rows))
 
 

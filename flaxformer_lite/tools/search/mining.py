@@ -5,6 +5,7 @@ A row is a JSON object with a query, and one or several positives in a list. It 
 """
 
 import collections
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +80,8 @@ def mine(run: Run, rows: Path, corpus: Path, output: Path, mining: Mining) -> No
 
     with Progress() as progress:
         write_chunks(output, lines(progress))
-    if empty := numbers.count(0):
+    empty = numbers.count(0)
+    if empty:
         wider = "" if mining.margin is None else ", or lower --margin"
         warn(f"{output}: {counted(empty, 'row')} without any negative: choose wider --ranks{wider}")
     few = sum(number < mining.number for number in numbers)
@@ -118,7 +120,8 @@ def mined(
     with counting_cuts() as report:
         asked = [row.query for row in rows]
         nearest, queries = nearest_documents(run, asked, documents, most, progress, report)
-        positives = unique_vectors(run, [text for row in rows for text in row.positives], progress, report)
+        texts = list(itertools.chain.from_iterable(row.positives for row in rows))
+        positives = unique_vectors(run, texts, progress, report)
     for i, row in enumerate(rows):
         lowest = min(float(queries[i] @ positives[text]) for text in row.positives)
         limit = np.inf if mining.margin is None else lowest - mining.margin
@@ -154,6 +157,7 @@ def unique_vectors(
     run: Run, texts: Sequence[str], progress: Progress, report: Mapping[str, object]
 ) -> dict[str, Float[np.ndarray, "D"]]:
     """Returns the vectors of candidates, by their texts."""
-    unique, (_, prompt) = list(dict.fromkeys(texts)), run.config.objective.side_prompts
+    unique = list(dict.fromkeys(texts))
+    _, prompt = run.config.objective.side_prompts
     chunks = vector_chunks(run, unique, progress, prompt=prompt, **report)
-    return dict(zip(unique, (vector for chunk in chunks for vector in chunk), strict=True))
+    return dict(zip(unique, itertools.chain.from_iterable(chunks), strict=True))

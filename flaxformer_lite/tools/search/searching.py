@@ -39,7 +39,8 @@ def search_report(
             f"the run {run.path} makes no vectors, so it cannot search a corpus: give it the results of a first search to "
             "order, by --candidates FILE"
         )
-    if same := len(folder.queries.keys() & folder.corpus.keys()):
+    same = len(folder.queries.keys() & folder.corpus.keys())
+    if same:
         note(f"{counted(same, 'document')} with the id of a query: left out of its results, as BEIR counts")
     with Progress() as progress:
         results = (
@@ -62,9 +63,11 @@ def evaluate_search(
 
     Raises: ValueError as `search_report`, and if the run has the figures of another folder of this name.
     """
-    place, name = str(folder.path), f"search-{folder.path.name}"
+    place = str(folder.path)
+    name = f"search-{folder.path.name}"
     kept = run.folder.path / "evaluations" / f"{name}.json"
-    if kept.is_file() and (other := json.loads(kept.read_bytes()).get("folder", place)) != place:
+    other = json.loads(kept.read_bytes()).get("folder", place) if kept.is_file() else place
+    if other != place:
         raise ValueError(f"{kept} has the figures of {other}: rename one of the two folders, or remove this file")
     figures, results = search_report(run, folder, candidates, by)
     about = {"run": str(run.folder.path), "split": name, "folder": place, "step": run.step}
@@ -84,17 +87,13 @@ def search(run: Run, folder: SearchFolder, progress: Progress, by: Mapping[str, 
     ids, texts = list(folder.corpus), list(folder.corpus.values())
     with counting_cuts(by) as report:
         nearest, _ = nearest_documents(run, list(folder.queries.values()), texts, FOUND + 1, progress, report)
+    results = dict[str, dict[str, float]]()
     rows = zip(folder.queries, nearest.scores.tolist(), nearest.numbers.tolist(), strict=True)
-    return {
-        query: dict(
-            [
-                (ids[number], score)
-                for score, number in zip(scores, numbers, strict=True)
-                if number != NO_DOCUMENT and ids[number] != query
-            ][:FOUND]
-        )
-        for query, scores, numbers in rows
-    }
+    for query, scores, numbers in rows:
+        documents = [(ids[i], score) for score, i in zip(scores, numbers, strict=True) if i != NO_DOCUMENT]
+        others = [(document, score) for document, score in documents if document != query]
+        results[query] = dict(others[:FOUND])
+    return results
 
 
 def nearest_documents(
@@ -114,7 +113,9 @@ def reranked(
     run: Run, folder: SearchFolder, candidates: Results, progress: Progress, by: Mapping[str, object]
 ) -> Results:
     """Returns the candidates with the scores that the run gives them; a number whose lowest is the best changes its sign."""
-    pairs = [(query, document) for query, scores in candidates.items() for document in scores if document != query]
+    pairs = list[tuple[str, str]]()
+    for query, scores in candidates.items():
+        pairs += [(query, document) for document in scores if document != query]
     results: dict[str, dict[str, float]] = {query: {} for query in candidates}
     with counting_cuts(by) as report:
         for start in range(0, len(pairs), EMBEDDED_AT_ONCE):

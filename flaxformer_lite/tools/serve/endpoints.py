@@ -6,6 +6,7 @@ Answers of the latter are JSON, whole and in parts.
 import asyncio
 import base64
 import functools
+import itertools
 import secrets
 import time
 from collections.abc import Sequence
@@ -66,7 +67,8 @@ class Endpoints:
     async def translate(self, request: Request) -> Response:
         """Translations with scores, best first."""
         asked = await self.service.parsed(request, requests.TranslateRequest)
-        run, texts = self.service.runs.find(asked.run, "translate"), as_list(asked.texts)
+        run = self.service.runs.find(asked.run, "translate")
+        texts = as_list(asked.texts)
         options: dict[str, Any] = {"max_new_tokens": asked.max_new_tokens, "beam_size": asked.beam_size}
         options |= {"direction": (asked.from_, asked.to), "prefix": asked.prefix}
         options |= {"terms": asked.terms, "placeholders": asked.placeholders}
@@ -78,7 +80,8 @@ class Endpoints:
     async def generate(self, request: Request) -> Response:
         """Texts that continue prompts, with scores; one as a stream on request."""
         asked = await self.service.parsed(request, requests.GenerateRequest)
-        run, prompts = self.service.runs.find(asked.run, "generate"), prompt_list(asked.texts)
+        run = self.service.runs.find(asked.run, "generate")
+        prompts = prompt_list(asked.texts)
         job = await self.service.generation(
             run, prompts, asked, asked.max_new_tokens, asked.num_hypotheses, stream=asked.stream
         )
@@ -100,7 +103,8 @@ class Endpoints:
     async def attention(self, request: Request) -> Response:
         """The attention weights of a source and its translation, of a prompt and its continuation, or of a text."""
         asked = await self.service.parsed(request, requests.AttentionRequest)
-        runs, of_target = self.service.runs, asked.target is not None
+        runs = self.service.runs
+        of_target = asked.target is not None
         fitting = (run.name for run in runs.by_name.values() if run.reads_target == of_target)
         run = runs.find(asked.run or next(fitting, None), None)
         options = {"direction": (asked.from_, asked.to)}
@@ -123,7 +127,8 @@ class Endpoints:
     async def completions(self, request: Request) -> Response:
         """Completions; of a run that translates, translations."""
         asked = await self.service.parsed(request, requests.CompletionRequest)
-        run, prompts = self.service.runs.find(asked.model, None), prompt_list(asked.prompt)
+        run = self.service.runs.find(asked.model, None)
+        prompts = prompt_list(asked.prompt)
         names_languages = asked.from_ is not None or asked.to is not None
         if "translate" not in run.tasks or ("generate" in run.tasks and not names_languages):
             if names_languages:
@@ -134,7 +139,8 @@ class Endpoints:
             raise Refusal(422, f"{run.name} translates: leave out stream, stop, seed and the settings of sampling")
         if not all(isinstance(text, str) for text in prompts):
             raise Refusal(422, f"{run.name} translates texts, not token ids: send texts", param="prompt")
-        num, decode = asked.n or 1, run.run.config.decode
+        num = asked.n or 1
+        decode = run.run.config.decode
         beams = num if num > decode.beam_size and decode.sampling is None else None
         options: dict[str, Any] = {"max_new_tokens": asked.max_tokens, "beam_size": beams, "num_hypotheses": num}
         options["direction"] = asked.from_, asked.to
@@ -144,7 +150,8 @@ class Endpoints:
     async def chat(self, request: Request) -> Response:
         """The next message of a conversation, by the run's chat template."""
         asked = await self.service.parsed(request, requests.ChatRequest)
-        run, continues = self.service.runs.find(asked.model, "generate"), asked.continue_final_message
+        run = self.service.runs.find(asked.model, "generate")
+        continues = asked.continue_final_message
         if run.chat is None:
             message = f"{run.name} has no chat template that can be used: try /v1/completions"
             raise Refusal(404, message, code="model_not_found", param="model")
@@ -170,7 +177,8 @@ class Endpoints:
         """Returns the response to a completion or a chat of at most `most` tokens, whole or as a stream."""
         self.service.runs.find(run.name, "generate")
         self.service.check_most("n", asked.n)
-        num, stream = None if asked.n == 1 else asked.n, bool(asked.stream)
+        num = None if asked.n == 1 else asked.n
+        stream = bool(asked.stream)
         job = await self.service.generation(run, prompts, asked, most, num, stream=stream)
         if not stream:
             return self.completion(kind, run, job, await self.service.answers(request, job), asked.n or 1)
@@ -182,7 +190,7 @@ class Endpoints:
         self, kind: CompletionKind, run: ServedRun, job: Job, answered: Sequence[Sequence[WrittenText]], most: int
     ) -> Response:
         """Returns the response with the `most` best answers to each prompt."""
-        answers = [answer for text in answered for answer in text[:most]]
+        answers = list(itertools.chain.from_iterable(of_prompt[:most] for of_prompt in answered))
         choices: list[dict[str, Any]] = []
         for i, answer in enumerate(answers):
             if kind == "text_completion":
@@ -197,7 +205,8 @@ class Endpoints:
         """The vector of each text: numbers, or the base64 of little-endian float32."""
         asked = await self.service.parsed(request, requests.EmbeddingsRequest)
         run = self.service.runs.find(asked.model, "embed")
-        embed, texts = Embed(asked.prompt, asked.dimensions), as_list(asked.input)
+        embed = Embed(asked.prompt, asked.dimensions)
+        texts = as_list(asked.input)
         vectors = await self.service.answers(request, await self.service.made(run.task_job, texts, embed, texts))
         read = [embed.before(run.run.text_model) + text for text in texts]
         tokens = sum(map(len, await asyncio.to_thread(run.tokenizers.source.encode_batch, read)))
@@ -215,15 +224,23 @@ def hypotheses_response(
     run: ServedRun, answers: Sequence[Sequence[WrittenText]], most: int, warnings: Sequence[str] = ()
 ) -> Response:
     """Returns the response with the best answers to each text, and with warnings if there are any."""
-    shown = [[{"text": a.text, "score": a.score, "finish": a.finish} for a in text[:most]] for text in answers]
-    return JSONResponse({"run": run.name, "answers": shown} | ({"warnings": list(warnings)} if warnings else {}))
+    shown = []
+    for of_text in answers:
+        best = of_text[:most]
+        shown.append([{"text": answer.text, "score": answer.score, "finish": answer.finish} for answer in best])
+    content: dict[str, object] = {"run": run.name, "answers": shown}
+    if warnings:
+        content["warnings"] = list(warnings)
+    return JSONResponse(content)
 
 
 class CompletionEvents:
     """The events of one streamed answer."""
 
     def __init__(self, kind: CompletionKind, model: str, prompt_tokens: int, *, include_usage: bool) -> None:
-        self.chat, self.prompt_tokens, self.include_usage = kind == "chat.completion", prompt_tokens, include_usage
+        self.chat = kind == "chat.completion"
+        self.prompt_tokens = prompt_tokens
+        self.include_usage = include_usage
         self.head = head(kind, "chat.completion.chunk" if self.chat else kind, model)
 
     def chunk(self, content: dict[str, object], finish: str | None = None) -> str:

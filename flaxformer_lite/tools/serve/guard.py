@@ -45,7 +45,8 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status = time.perf_counter(), CLIENT_GONE
+        started = time.perf_counter()
+        status = CLIENT_GONE
 
         async def counted_send(message: Message) -> None:
             nonlocal status

@@ -11,6 +11,15 @@ CLIENT_GONE = 499
 """The status in the metrics of a request whose client has gone."""
 
 
+def outcome(status: int) -> str:
+    """Returns in words how a request with this status ended."""
+    if status == CLIENT_GONE:
+        return "left by their clients or cut off"
+    if status < 400:
+        return "answered"
+    return "refused" if status < 500 else "failed"
+
+
 class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -41,9 +50,7 @@ class Metrics:
         counts = {"answered": 0, "refused": 0, "failed": 0, "left by their clients or cut off": 0}
         for sample in next(iter(self.requests.collect())).samples:
             if sample.name.endswith("_total") and sample.labels["path"].startswith(("/api/", "/v1/")):
-                status, kinds = int(sample.labels["status"]), list(counts)
-                kind = 3 if status == CLIENT_GONE else 0 if status < 400 else 1 if status < 500 else 2
-                counts[kinds[kind]] += int(sample.value)
+                counts[outcome(int(sample.labels["status"]))] += int(sample.value)
         counted = [f"{count:,} {how}" for how, count in counts.items() if count]
         return f"requests: {', '.join(counted) or 'none'}"
 

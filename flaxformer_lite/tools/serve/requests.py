@@ -148,7 +148,8 @@ class TaskShape:
         if task.field:
             one = create_model("one of what is asked", __base__=Asked, **shape) if shape else None
             shape = {task.field: ((one or Text) | list[one or asked], ...)}
-        hints, shape = get_type_hints(type(task), include_extras=True), {"run": (str | None, None)} | shape
+        hints = get_type_hints(type(task), include_extras=True)
+        shape = {"run": (str | None, None)} | shape
         shape |= {one.name: (hints[one.name], one.default) for one in dataclasses.fields(task)}
         self.request: Any = create_model(task.name, __base__=Asked, __doc__=task.__doc__, **shape)
 

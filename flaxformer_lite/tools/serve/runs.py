@@ -5,6 +5,7 @@
 
 import dataclasses
 import functools
+import itertools
 import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -102,13 +103,11 @@ class ServedRun:
         checks: dict[str, Callable[[], object]] = {
             "generate": run.generator.check,
             "translate": run.translator.check,
-            **{
-                task.name: functools.partial(task.check, run.text_model)
-                for task in tasks()
-                if task.by_engine or not by_name
-            },
         }
-        self.tasks = tuple(task for task, check in checks.items() if succeeds(check))
+        for task in tasks():
+            if task.by_engine or not by_name:
+                checks[task.name] = functools.partial(task.check, run.text_model)
+        self.tasks = tuple(name for name, check in checks.items() if succeeds(check))
         self.model: TextModel = run.text_model
         """The model of tasks that CTranslate2 may do; JAX does the others."""
         if engine and any(task.by_engine for task in tasks() if task.name in self.tasks):
@@ -118,23 +117,14 @@ class ServedRun:
         if not self.tasks:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.engine: Mapping[str, Any] = {}
-        if engine and {"generate", "translate"} & {*self.tasks}:
-            usual, kind = run.config.decode, run.searcher.own_config.kind
-            changed: dict[str, Any] = {"beam_size": 1, "num_hypotheses": 1, "sampling": None}
-            changed |= {"repetition_penalty": 1.0} if "generate" in self.tasks else {}
-            # Requests may change these settings, and the server opens what answers some of them.
-            wanted = min(
-                usual, dataclasses.replace(usual, **changed), key=lambda settings: len(obstacles(settings, kind))
-            )
-            opened = functools.partial(run.searcher.engine_search, wanted, engine["weights_dtype"])
-            search = chosen_engine(**engine, opened=opened, tell=lambda line: note(f"{name}: {line}"))
-            self.engine = {} if search is None else engine
+        if engine and {"generate", "translate"} & set(self.tasks):
+            self.engine = self.opened_engine(engine)
         if self.engine:
             others = obstacles(run.config.decode, run.searcher.own_config.kind)
-            fate = (
-                f", and requests with {', '.join(others)} are {'refused' if by_name else 'for jax'}" if others else ""
-            )
-            note(f"{name}: engine ctranslate2, {engine['weights_dtype']}{fate}")
+            fate_of_others = ""
+            if others:
+                fate_of_others = f", and requests with {', '.join(others)} are {'refused' if by_name else 'for jax'}"
+            note(f"{name}: engine ctranslate2, {engine['weights_dtype']}{fate_of_others}")
         self.about = describe_model(run.config.model, parameter_shapes(run.config.model))
         languages = run.config.data.languages
         self.languages: dict[str, Any] | None = None if languages is None else vars(languages)
@@ -142,18 +132,37 @@ class ServedRun:
         self.named_languages = run.translator.form.named_languages
         """The languages that the prompt of a decoder names; None: no decoder that translates."""
         self.reads_target = run.config.model.num_decoder_layers > 0
-        self.chat: ChatProcess | None = None
-        if "generate" in self.tasks:
-            try:
-                template = run.generator.template()
-                if template is not None:
-                    chat = ChatProcess(template)
-                    chat.check()
-                    self.chat = chat
-            except ValueError as error:
-                warn(f"{run.folder.path} has no chat: {error}")
+        self.chat = self.opened_chat() if "generate" in self.tasks else None
         if run.config.model.continues_texts and self.chat is None:
-            self.tasks = tuple(task for task in self.tasks if task != "translate")
+            self.tasks = tuple(name for name in self.tasks if name != "translate")
+
+    def opened_engine(self, engine: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the keywords of CTranslate2 if it answers requests with the usual settings, or with a beam of 1; else {}."""
+        searcher = self.run.searcher
+        kind = searcher.own_config.kind
+        usual = self.run.config.decode
+        changed: dict[str, Any] = {"beam_size": 1, "num_hypotheses": 1, "sampling": None}
+        if "generate" in self.tasks:
+            changed["repetition_penalty"] = 1.0
+        simplest = dataclasses.replace(usual, **changed)
+        # Requests may change these settings, and the server opens what answers some of them.
+        wanted = min(usual, simplest, key=lambda settings: len(obstacles(settings, kind)))
+        opened = functools.partial(searcher.engine_search, wanted, engine["weights_dtype"])
+        search = chosen_engine(**engine, opened=opened, tell=lambda line: note(f"{self.name}: {line}"))
+        return {} if search is None else engine
+
+    def opened_chat(self) -> ChatProcess | None:
+        """Returns the process of the run's chat template; None, with a warning, if it does not work."""
+        try:
+            template = self.run.generator.template()
+            if template is None:
+                return None
+            chat = ChatProcess(template)
+            chat.check()
+        except ValueError as error:
+            warn(f"{self.run.folder.path} has no chat: {error}")
+            return None
+        return chat
 
     def unknown(self, texts: Sequence[str]) -> list[str]:
         """Returns a warning of the parts of texts that the vocabulary lacks, if there are any."""
@@ -179,25 +188,29 @@ class ServedRun:
 
         A search of JAX returns all of its beam, so that requests for fewer share a program.
         """
-        counts = {"beam_size": beam_size, "num_hypotheses": num_hypotheses}
-        translator, wanted = self.between(direction).translator, Terms.of(terms, placeholders)
-        form, is_decoder = translator.form, self.run.config.model.continues_texts
-        if is_decoder and (wanted or prefix):
+        translator = self.between(direction).translator
+        form = translator.form
+        wanted = Terms.of(terms, placeholders)
+        has_forced = bool(wanted or prefix)
+        is_decoder = self.run.config.model.continues_texts
+        if is_decoder and has_forced:
             raise Refusal(422, f"{self.name} is a decoder: leave out terms, placeholders and prefix")
         form.check_languages()
         if is_decoder and not all(text.strip() for text in texts):
             raise Refusal(422, "a text is empty: leave it out")
-        changes = {name: n for name, n in counts.items() if n is not None}
+        counts = {"beam_size": beam_size, "num_hypotheses": num_hypotheses}
+        changes = {name: count for name, count in counts.items() if count is not None}
         settings, limit = with_limit(form.settings(changes), max_new_tokens)
-        engine = "jax" if self.engine_search(settings, bool(wanted or prefix)) is None else "ctranslate2"
+        engine = "jax" if self.engine_search(settings, has_forced) is None else "ctranslate2"
         if settings.sampling is None and engine == "jax" and not is_decoder:
             settings = dataclasses.replace(settings, num_hypotheses=settings.beam_size)
         if isinstance(form, Asking):
             form = dataclasses.replace(form, most=self.max_prompt_tokens, write=self.written_prompts)
         rows = form.sources(texts, lambda place, length: self.refuse(place + 1, length, form.room))
         needs = [(Forced(), "")] * len(rows)
-        if wanted or prefix:
-            needs = translator.forced(translator.searcher.search(settings), texts, rows, wanted, prefix, limit)
+        if has_forced:
+            decoder = translator.searcher.search(settings)
+            needs = translator.forced(decoder, texts, rows, wanted, prefix, limit)
         prompts = list[Prompt]()
         for row, text, (forced, reason) in zip(rows, texts, needs, strict=True):
             if reason:
@@ -221,23 +234,29 @@ class ServedRun:
         num_hypotheses: int | None = None,
     ) -> Job:
         """Returns the job of continuing prompts: texts, or token ids."""
-        stop, decode, config = tuple(as_list(asked.stop)), asked.decode, self.run.config.decode
+        stop = tuple(as_list(asked.stop))
         check_stop(stop)
+        config = self.run.config.decode
+        decode = asked.decode
         if num_hypotheses is not None:
             decode = decode | {"num_hypotheses": num_hypotheses}
             if num_hypotheses > 1:
                 decode = {"temperature": getattr(config.sampling, "temperature", 1.0)} | decode
         settings, limit = with_limit(generation_settings(config, decode), max_new_tokens)
-        tokenizer, rows = self.tokenizers.target, []
+        vocab_size = self.run.config.model.vocab_size
+        rows = []
         for prompt in prompts:
-            rows.append(encode_prompt(tokenizer, prompt, config.bos_id) if isinstance(prompt, str) else list(prompt))
-            if not rows[-1] or not 0 <= min(rows[-1]) <= max(rows[-1]) < self.run.config.model.vocab_size:
+            is_text = isinstance(prompt, str)
+            row = encode_prompt(self.tokenizers.target, prompt, config.bos_id) if is_text else list(prompt)
+            if not row or not 0 <= min(row) <= max(row) < vocab_size:
                 raise Refusal(422, "a prompt of token ids is empty, or has an id outside the vocabulary: correct it")
+            rows.append(row)
         self.check_lengths([len(row) for row in rows], self.max_prompt_tokens)
         made = list[Prompt]()
         for row in rows:
             seed = secrets.randbelow(2**32) if asked.seed is None else asked.seed
-            made.append(Prompt(Request(row, settings, limit, seed, 0), stop, row if asked.continues else ()))
+            before = row if asked.continues else ()
+            made.append(Prompt(Request(row, settings, limit, seed, 0), stop, before))
         engine = "jax" if self.engine_search(settings) is None else "ctranslate2"
         return Job(Key(self.name, "generate", settings.program, engine), made)
 
@@ -246,11 +265,15 @@ class ServedRun:
         model = self.run.text_model
         task.check(model)
         for number, one in enumerate(asked, 1):
-            if reason := task.refusal(model, one):
+            reason = task.refusal(model, one)
+            if reason:
                 raise Refusal(422, f"text {number} {reason}")
-        lengths = [length for one in asked for length in task.lengths(model, one)]
+        lengths = list[int]()
+        for one in asked:
+            lengths += task.lengths(model, one)
         self.check_lengths(lengths, self.run.config.data.max_source_length * task.parts)
-        return Job(Key(self.name, task.name, task), asked, size=sum(map(task.count, asked)))
+        size = sum(map(task.count, asked))
+        return Job(Key(self.name, task.name, task), asked, size=size)
 
     def between(self, direction: tuple[str | None, str | None]) -> Run:
         """Returns the run for a direction, if one is named."""
@@ -260,11 +283,10 @@ class ServedRun:
         self, source: str, target: str | None, direction: tuple[str | None, str | None] = (None, None)
     ) -> Job:
         """Returns the job of computing attention weights of a translation, a prompt with its continuation, or a text."""
-        if self.reads_target != (target is not None):
-            remedy = (
-                "a decoder: send the target that it writes" if self.reads_target else "no decoder: leave out the target"
-            )
-            raise Refusal(422, f"{self.name} has {remedy}", param="target")
+        if self.reads_target and target is None:
+            raise Refusal(422, f"{self.name} has a decoder: send the target that it writes", param="target")
+        if target is not None and not self.reads_target:
+            raise Refusal(422, f"{self.name} has no decoder: leave out the target", param="target")
         if not self.reads_target and MASK in source and "fill-mask" not in self.tasks:
             message = f"the source has {MASK}, but {self.name} predicts no masks: leave it out"
             raise Refusal(422, message, param="source")
@@ -298,26 +320,26 @@ class ServedRun:
         """Compiles the programs that requests with default settings need if the run translates or generates."""
         if "translate" in self.tasks and not self.run.config.model.continues_texts:
             languages = self.run.config.data.languages
-            code = None if languages is None or languages.direction else languages.codes[0]
+            needs_code = languages is not None and not languages.direction
+            code = languages.codes[0] if needs_code else None
             job = self.translation_job(["."], direction=(code, code))  # one program has all directions
             longest = self.run.config.data.longest.source
         elif "generate" in self.tasks:
-            job, longest = self.generation_job([[0]], DecodingRequest()), self.max_prompt_tokens
+            job = self.generation_job([[0]], DecodingRequest())
+            longest = self.max_prompt_tokens
         else:
             return
         if job.key.engine != "jax":
             return
         decoder = self.decoder(job.key.program)
-        lengths = [n for n in (1 << power for power in range(3, 31)) if n < longest] + [longest]
-        counts = dict.fromkeys(
-            padded_rows(count) for count in range(1, self.limits.texts * self.run.placement.groups + 1)
-        )
-        shapes = dict.fromkeys(
-            (batch.rows, batch.length)
-            for length in lengths
-            for count in counts
-            for batch in decoder.batches([length] * count)
-        )
+        powers_of_two = [1 << power for power in range(3, 31)]
+        lengths = [length for length in powers_of_two if length < longest] + [longest]
+        most_texts = self.limits.texts * self.run.placement.groups
+        counts = dict.fromkeys(padded_rows(count) for count in range(1, most_texts + 1))
+        shapes = dict[tuple[int, int], None]()
+        for length, count in itertools.product(lengths, counts):
+            batches = decoder.batches([length] * count)
+            shapes |= dict.fromkeys((batch.rows, batch.length) for batch in batches)
         for number, (rows, length) in enumerate(shapes, 1):
             say(f"{self.name}: compiling {number} of {len(shapes)} shapes, {rows} x {length} tokens")
             ids = (self.run.config.model.vocab_sizes[0] - 1,) * min(length, longest)
@@ -335,17 +357,19 @@ class ServedRun:
 
     def decode(self, program: DecodeConfig, prompts: Sequence[Prompt], engine: str = "jax") -> list[list[WrittenText]]:
         """Returns the answers to each source or prompt, best first."""
-        decoder, requests = self.decoder(program), [prompt.request for prompt in prompts]
-        search = None if engine == "jax" else self.engine_search(prompts[0].request.settings or program)
-        before, stops = [prompt.before for prompt in prompts], [prompt.stop for prompt in prompts]
+        decoder = self.decoder(program)
+        requests = [prompt.request for prompt in prompts]
+        search = None if engine == "jax" else self.engine_search(requests[0].settings or program)
+        before = [prompt.before for prompt in prompts]
+        stops = [prompt.stop for prompt in prompts]
         watch = watch_stops(self.tokenizers.target, before, stops)
         watching = {} if watch is None else {"watch": watch}
         searched: Any = search or decoder
         answered = searched.generate(self.run.searcher.weights(searched), requests, **watching)
-        return [
-            [self.as_answer(decoder, prompt, hypothesis) for hypothesis in hypotheses]
-            for prompt, hypotheses in zip(prompts, answered, strict=True)
-        ]
+        answers = list[list[WrittenText]]()
+        for prompt, hypotheses in zip(prompts, answered, strict=True):
+            answers.append([self.as_answer(decoder, prompt, hypothesis) for hypothesis in hypotheses])
+        return answers
 
     def engine_search(self, settings: DecodeConfig, has_forced: bool = False) -> EngineSearch | None:
         """Returns the search by CTranslate2 under these settings; None: JAX answers.
@@ -378,10 +402,10 @@ class ServedRun:
             parts = TextStream(self.tokenizers.target, prompt.before, prompt.stop)
             parts.add(hypothesis.tokens)
             return as_continuation(decoder, prompt, parts, hypothesis.score)
-        cut = len(hypothesis.tokens) >= decoder.max_length(prompt.request.source, prompt.request.limit)
-        return WrittenText(
-            prompt.written(hypothesis.tokens), hypothesis.score, len(hypothesis.tokens), "length" if cut else "stop"
-        )
+        num_tokens = len(hypothesis.tokens)
+        cut = num_tokens >= decoder.max_length(prompt.request.source, prompt.request.limit)
+        text = prompt.written(hypothesis.tokens)
+        return WrittenText(text, hypothesis.score, num_tokens, "length" if cut else "stop")
 
     def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, WrittenText]:
         """Yields the first answer to a prompt in parts; returns it at the end."""
@@ -429,15 +453,16 @@ class ServedRuns:
         for run in self.by_name.values():
             if name in (None, run.name) and (task is None or task in run.tasks):
                 return run
-        tasks = "; ".join(f"{run.name}: {', '.join(map(task_at, run.tasks))}" for run in self.by_name.values())
+        served = [f"{run.name}: {', '.join(map(task_at, run.tasks))}" for run in self.by_name.values()]
         who = "no run here can" if name is None else f"{name} does not"
-        message = f"{who} {task}: send to a path that serves what a run does ({tasks})"
+        message = f"{who} {task}: send to a path that serves what a run does ({'; '.join(served)})"
         raise Refusal(404, message, code="model_not_found")
 
 
 def task_at(task: str) -> str:
     """Returns a task with the paths that serve it."""
-    return f"{task} at {' or '.join((f'/api/{task}', *OPENAI_PATHS.get(task, ())))}"
+    paths = [f"/api/{task}", *OPENAI_PATHS.get(task, ())]
+    return f"{task} at {' or '.join(paths)}"
 
 
 def with_limit(settings: DecodeConfig, limit: int | None) -> tuple[DecodeConfig, int]:

@@ -76,7 +76,8 @@ def serve(
 
     Raises: ValueError if a token or a run is missing, or the address cannot be used.
     """
-    token, allowed = checked_token(host), checked_names(host, allowed_hosts)
+    token = checked_token(host)
+    allowed = checked_names(host, allowed_hosts)
     with listening_socket(host, port) as listener:
         runs = []
         for folder in folders:

@@ -114,7 +114,8 @@ class Service:
 
     async def before(self, request: Request, answer: asyncio.Future[Result]) -> Result:
         """Returns an answer if it comes in time and before the client goes. Raises: Refusal, ClientDisconnect."""
-        gone, seconds = asyncio.ensure_future(disconnected(request)), request.state.deadline - answer.get_loop().time()
+        gone = asyncio.ensure_future(disconnected(request))
+        seconds = request.state.deadline - answer.get_loop().time()
         waited: set[asyncio.Future[Any]] = {answer, gone}
         try:
             await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -1,5 +1,6 @@
 """The one thread that computes: jobs wait in a queue, those of one kind are answered by one call, open streams advance in turn."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -65,10 +66,14 @@ class Worker:
         observe: Callable[[Hashable, int, float], None] = lambda key, items, seconds: None,
         groups: int = 1,
     ) -> None:
-        self.model, self.limits, self.observe, self.most_items = model, limits, observe, limits.texts * groups
+        self.model = model
+        self.limits = limits
+        self.observe = observe
+        self.most_items = limits.texts * groups
         self.waiting: list[Job] = []
         self.streams: list[tuple[Job, Iterator[str]]] = []
-        self.changed, self.closed = threading.Condition(), False
+        self.changed = threading.Condition()
+        self.closed = False
         self.thread = threading.Thread(target=self.work, name="model", daemon=True)
         self.thread.start()
 
@@ -124,7 +129,8 @@ class Worker:
 
     def answer(self, jobs: Sequence[Job]) -> None:
         """Answers jobs of one key by one call. If it fails, each job has its own call: one job's fault is not the others'."""
-        started, items = time.perf_counter(), [item for job in jobs for item in job.items]
+        started = time.perf_counter()
+        items = list(itertools.chain.from_iterable(job.items for job in jobs))
         try:
             answers = iter(self.model.answer(jobs[0].key, items))
             results = []
