@@ -22,7 +22,8 @@ def without_jax(
     """
 
     def read() -> OpenedT | None:
-        if (config := own_config(wanted.run)) is None:
+        config = own_config(wanted.run)
+        if config is None:
             return None  # the folder has no run, which JAX reports
         if jax_alone:
             raise CannotAnswer(f"CTranslate2 does not obey {', '.join(jax_alone)}: leave it out")

@@ -131,7 +131,8 @@ def run(name: str, words: Sequence[str]) -> None:
     arguments, unknown = parser.parse_known_intermixed_args(words)
     LOGGER.setLevel(logging.WARNING if arguments.quiet else logging.INFO)
     options = re.findall(r"--[\w.-]+", parser.format_usage())
-    if wrong := [word for word in unknown if not takes_settings or suggest(word, options, cutoff=0.85)]:
+    wrong = [word for word in unknown if not takes_settings or suggest(word, options, cutoff=0.85)]
+    if wrong:
         hint = suggest(wrong[0], options) or f"; its options are {', '.join(options)}"
         fail(f"{name} does not take {' '.join(wrong)}{hint}")
     arguments.flags = unknown
@@ -181,7 +182,8 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
-        if (message := message_of(error, arguments)) is None:
+        message = message_of(error, arguments)
+        if message is None:
             raise
         fail(message, status=1 if isinstance(error, Failure) else 2)
 

@@ -55,7 +55,8 @@ def watching_ctrl_c() -> Iterator[None]:
     numbers, written = os.pipe()
     os.set_blocking(written, False)
     signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-    threading.Thread(target=tell_of_ctrl_c, args=(numbers, ended := threading.Event()), daemon=True).start()
+    ended = threading.Event()
+    threading.Thread(target=tell_of_ctrl_c, args=(numbers, ended), daemon=True).start()
     try:
         yield
     finally:

@@ -38,14 +38,16 @@ def describe_run(folder: RunFolder, config: Config, params: PyTree, step: int | 
     if step is None:
         newest = max((row["step"] for row in folder.rows()), default=0)
         weights = f"no checkpoint yet; the last row of metrics.jsonl is step {newest} of {config.train.steps}"
-    return (
-        f"Run {folder.name}\n"
-        f"  model: {describe_model(config.model, params)}\n"
-        f"  trained on: {data}, objective {config.objective.kind}\n"
-        + (f"  taught by: {teachers}\n" if (teachers := describe_teachers(folder)) else "")
-        + f"  weights: {weights}\n"
-        f"  best score: {score}"
-    )
+    teachers = describe_teachers(folder)
+    lines = [
+        f"Run {folder.name}",
+        f"  model: {describe_model(config.model, params)}",
+        f"  trained on: {data}, objective {config.objective.kind}",
+    ]
+    if teachers:
+        lines.append(f"  taught by: {teachers}")
+    lines += [f"  weights: {weights}", f"  best score: {score}"]
+    return "\n".join(lines)
 
 
 def describe_teachers(folder: RunFolder) -> str:

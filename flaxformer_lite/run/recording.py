@@ -203,7 +203,8 @@ class Recording:
 
 def located(config: Config, split: SplitOrLeftOut = "train") -> Iterator[tuple[RecordPlace, Pair]]:
     """Yields all records of a split with their texts, in the order of their numbers, with a few at a time in memory."""
-    if (source := config.data.source(split)) is None:
+    source = config.data.source(split)
+    if source is None:
         return
     names = source.part_names if isinstance(source, Mixture) else ("",)
     number = 0

@@ -267,7 +267,8 @@ class Translator(TextTranslator):
                 reason = f"has a term or a placeholder that cannot be written: {wrong}" if wrong else ""
                 if source:
                     forced = Forced(needed, ids_of(beginning), self.going_on if needed else None)
-                if why := decoder.why_not(source, forced, limit):
+                why = decoder.why_not(source, forced, limit)
+                if why:
                     forced, reason = Forced(), why
             except ValueError as error:
                 forced = Forced()

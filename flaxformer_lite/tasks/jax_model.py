@@ -52,7 +52,8 @@ class JaxModel(TextModel):
 
     def batch_predictor(self, function: Callable[..., Any], *arguments: object) -> BatchPredictor:
         """Returns the compiled form of a function of `core/predictions/encoder.py`."""
-        if (key := (function, *arguments)) not in self.batch_predictors:
+        key = (function, *arguments)
+        if key not in self.batch_predictors:
             sizes = self.config.decode.batch_tokens, self.tokenizer.pad_id
             self.batch_predictors[key] = bound_predictor(self.model, key, *sizes, self.placement)
         return self.batch_predictors[key]

@@ -80,7 +80,8 @@ def sweep(
             note("the sweep was stopped, so there is no table; the same command continues it")
             return None
     done = [member for member in members if member.folder.path not in failed and is_complete(member)]
-    if missing := len(members) - len(done) - len(failed):
+    missing = len(members) - len(done) - len(failed)
+    if missing:
         note(
             f"{missing} of {len(members)} runs are not complete: the table comes with the last --part, or without --part"
         )

@@ -27,7 +27,8 @@ def judge(run: TrainingRun, step: int, measured: Mapping[str, float]) -> None:
     state = run.loop_state
     batch = run.loop_state.batch_of(step)
     if state.add_step(step, measured):
-        if spike := state.spike(measured["loss"]):
+        spike = state.spike(measured["loss"])
+        if spike:
             run.progress.say(f"step {step:>6}  a loss spike on batch {batch}: {spike}")
             if can_roll_back(run, step):
                 raise RollBack(step, step)

@@ -97,7 +97,8 @@ def set_up(run: Session) -> Setup:
         evaluated=checkpoints.metrics(step) is not None,
         log_every=max(config.train.log_every, before.train.log_every),
     )
-    if changes := differences(before, config):
+    changes = differences(before, config)
+    if changes:
         most = config.train.patience
         loop_state.stopped_early = most is not None and loop_state.evaluations_since_best >= most
     origin = f"resuming after step {step}{describe_length(before, config, step)}"

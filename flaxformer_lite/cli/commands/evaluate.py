@@ -95,7 +95,8 @@ def score_runs(arguments: argparse.Namespace) -> None:
         data = data._replace(name=f"{data.name}-ensemble")
     report, hypotheses, ratings = scoring.scored(loaded, data)
     for metric in METRICS:
-        if signature := report.get(f"{metric}_signature"):
+        signature = report.get(f"{metric}_signature")
+        if signature:
             note(f"{metric} {report[metric]:.2f}  {signature}")
     print_json(report)
     save_scores(loaded, report, data.pairs, hypotheses, ratings)
@@ -125,7 +126,8 @@ def opened_to_score(arguments: argparse.Namespace, scoring: "Scoring", path: str
     from flaxformer_lite.run.scoring import makes_translations
 
     run = load_runs(path, typed(TranslationOptions, arguments), chosen_weights(arguments), scoring.decode)
-    if (given := typed_for_translations(arguments)) and not makes_translations(run):
+    given = typed_for_translations(arguments)
+    if given and not makes_translations(run):
         raise ValueError(f"{', '.join(given)}: for translations, which this run does not make: leave them out")
     return run
 

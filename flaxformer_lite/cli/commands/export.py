@@ -63,7 +63,8 @@ def check_system_options(arguments: argparse.Namespace) -> None:
     systems = {"config": SYSTEMS, "weights_dtype": ["ctranslate2"]}
     for option in ("config", "weights_dtype", "family", "license", "push", "private", "adapters"):
         fits = arguments.system in systems.get(option, ["hf"])
-        if (value := getattr(arguments, option)) and not fits:
+        value = getattr(arguments, option)
+        if value and not fits:
             typed = "" if value is True else f" is {value}"
             raise ValueError(
                 f"--{option.replace('_', '-')}{typed}, but {arguments.system} has no such option: leave it out"

@@ -34,7 +34,9 @@ def run(arguments: argparse.Namespace) -> None:
         if step is not None or weights is not None:
             raise ValueError("--step and --weights choose parameters, but --verify reads all: leave them out")
         tell_damage(folder, verify(folder), arguments.json)
-    elif not is_url(folder) and (stores := list_stores(Path(folder))):
+        return
+    stores = [] if is_url(folder) else list_stores(Path(folder))
+    if stores:
         print(json.dumps(stores, indent=2))
     else:
         report = describe(folder, weights or "last", step)
@@ -47,7 +49,8 @@ def tell_damage(folder: str, parts: Mapping[str, str | None], as_json: bool) -> 
         print(json.dumps(parts, indent=2))
     else:
         print("\n".join(f"{name}: {complaint or 'as it was written'}" for name, complaint in parts.items()))
-    if damaged := [name for name, complaint in parts.items() if complaint]:
+    damaged = [name for name, complaint in parts.items() if complaint]
+    if damaged:
         raise Failure(f"{folder}: {len(damaged)} of {len(parts)} parts are damaged or missing: {', '.join(damaged)}")
 
 

@@ -100,7 +100,8 @@ OF_ONE_RUN = ("workdir", "dry_run", "debug_step", "json", "coordinator", "num_pr
 
 def run_sweep(arguments: argparse.Namespace) -> None:
     """Raises: ValueError without a folder for the runs, and for an option that is for one run."""
-    if typed := [name for name in OF_ONE_RUN if vars(arguments)[name] not in (None, False)]:
+    typed = [name for name in OF_ONE_RUN if vars(arguments)[name] not in (None, False)]
+    if typed:
         raise ValueError(f"--{typed[0].replace('_', '-')} is for one run: leave it out, or --sweep and --seeds")
     if arguments.output is None:
         raise ValueError("several runs need a folder: add -o FOLDER, such as -o runs/sweep")

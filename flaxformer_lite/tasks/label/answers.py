@@ -116,7 +116,8 @@ class WordsInWindows(NamedTuple):
         spans = list[LabelledSpan]()
         for group in np.split(np.arange(len(units)), np.flatnonzero(~joins)[1:]):
             members = [units[unit] for unit in group.tolist()]
-            if members and (kind := objective.type_of(members[0].label)):
+            kind = objective.type_of(members[0].label) if members else ""
+            if kind:
                 score = sum(member.score for member in members) / len(members)
                 spans.append(LabelledSpan(members[0].start, members[-1].end, kind, score))
         return LabelledWords(self.text, words, spans)

@@ -8,7 +8,8 @@ from flaxformer_lite.tasks.recipe import Examples, Recipe, poolers_of_texts, wit
 def recipe(examples: Examples) -> Recipe | None:
     """Returns the recipe; None: the rows have no queries with negatives."""
     record = record_of(examples)
-    if record is None or not (number := negatives_in(examples, record)):
+    number = 0 if record is None else negatives_in(examples, record)
+    if record is None or number == 0:
         return None
     return Recipe(
         task="rank",

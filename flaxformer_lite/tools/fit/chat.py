@@ -38,7 +38,8 @@ def record_of(examples: Examples) -> Conversations | Pairs | None:
     named = [*examples.texts, *examples.labels]
     if named and examples.task is None:
         return None  # fields that are named are those of other tasks, unless this one is named too
-    if messages := named[0] if len(named) == 1 else examples.first(MESSAGES, list):
+    messages = named[0] if len(named) == 1 else examples.first(MESSAGES, list)
+    if messages:
         return Conversations(messages=messages)
     pair = named or examples.all_of(CHAT_FIELDS)
     return Pairs(source=pair[0], target=pair[1], input=examples.first(["input"], str)) if pair else None

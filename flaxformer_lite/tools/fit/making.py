@@ -122,7 +122,8 @@ def fit(
     exported = exported_once(output / "export", lambda folder: export_hf(output, folder), "Hugging Face")
     if exported is not None:
         tell(f"{exported}: for Hugging Face's library")
-    if (page := report_once(output)) is not None:
+    page = report_once(output)
+    if page is not None:
         tell(str(page))
     tell(f"\nflaxformer-lite {use_command(config)} {output}\nflaxformer-lite serve {output}")
     if judged:
@@ -159,7 +160,8 @@ def prepared(
     fields = ", ".join(map(str, recipe.source.record.fields.values()))
     held_out = " and ".join(f"{len(some):,} for {split}" for split, some in pairs.items())
     note(f"{recipe.task}: {len(trained):,} rows with {fields}; {held_out}; {exports_in_words(config)}")
-    if classes := getattr(config.objective, "classes", ()):
+    classes = getattr(config.objective, "classes", ())
+    if classes:
         tell_classes(trained, pairs, classes)
     return config
 

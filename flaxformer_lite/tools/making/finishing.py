@@ -20,7 +20,8 @@ def scored_once(run: Run, data: ScoredData, decode: Mapping[str, object], made: 
     made: files and folders of the run.
     """
     folder = run.folder.path
-    if (before := run.test_scores) is not None:
+    before = run.test_scores
+    if before is not None:
         return before
     for name in ("report.html", *made):
         if (folder / name).is_dir():

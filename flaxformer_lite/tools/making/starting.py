@@ -28,7 +28,8 @@ def is_begun(output: Path, file: Path, asked: Mapping[str, object], command: str
     """
     if file.is_file():
         before = json.loads(file.read_bytes())
-        if different := changed(before, {**before, **asked}, []):
+        different = changed(before, {**before, **asked}, [])
+        if different:
             raise ValueError(
                 f"{output} was made of other {' and '.join(different)} ({changes_in_words(different)}): give those again to "
                 "continue it, or another --output"

@@ -91,7 +91,8 @@ def examine(folder: RunFolder) -> dict[str, str | None]:
             progress.update(f"reading checkpoint {step}", done)
             parts[f"checkpoint {step}"] = folder.why_damaged(step)
     parts |= examine_stores(folder.path / ".tokens")
-    if config.data.store is not None and (source := config.data.source("train")) is not None:
+    source = config.data.source("train")
+    if config.data.store is not None and source is not None:
         files = [file for _, file in source.parts("data.train")]
         for store in stores_of(Path(config.data.store), files):
             parts[str(store)] = complaint(partial(check_store, store))

@@ -70,7 +70,8 @@ def make(
     run = load(folder)
     data = scored_data(replace(config, data=here), "test", None, None)
     scores = scored_once(run, data, {"engine": engine}, ["ctranslate2", EXPORT_SCORES])
-    if (taught := teacher_scores(folder)).is_file():
+    taught = teacher_scores(folder)
+    if taught.is_file():
         scores["teacher"] = json.loads(taught.read_bytes())
     tell(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
     if "teacher" in scores:

@@ -1,6 +1,7 @@
 """An ordinary config for a text: its vocabulary, its size and its length of training, by the amount of text and the time."""
 
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -178,7 +179,8 @@ def lengths_of(pairs: Sequence[Pair], tokenizers: Tokenizers, further: int) -> I
 def check_time(number: int, deadline: float | None) -> None:
     """Raises: ValueError if the time is too short for what happens beside the training on `number` pairs."""
     seconds = CLEANING_SECONDS * number + COMPILING_SECONDS + OTHER_SECONDS
-    if deadline is not None and (left := deadline - time.monotonic()) < seconds:
+    left = math.inf if deadline is None else deadline - time.monotonic()
+    if left < seconds:
         raise ValueError(
             f"--hours is too short: cleaning {number:,} pairs, compiling and scoring take about {seconds:,.0f} seconds, and "
             f"{left:,.0f} are left: add at least {more_hours(seconds - left)}, and the time for training"

@@ -80,7 +80,8 @@ def draw_answers(apply: Apply, batch: Batch, number: int, temperature: float, ke
     config = replace(apply.decode, beam_size=1, num_hypotheses=1, sampling=Sampling())
     rows, longest = batch.targets.shape
     room = longest + longest // 4 + 2
-    if (most := model.config.positions.max_positions) is not None:
+    most = model.config.positions.max_positions
+    if most is not None:
         room = min(room, most)
     assert config.eos_id is not None  # check_special_ids
     exists = batch.weights.sum(-1) > 0

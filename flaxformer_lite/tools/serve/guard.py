@@ -71,7 +71,8 @@ class Guard:
         """Raises: Refusal for a request that may not pass."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if self.hosts is not None:
-            if (name := host_name(host)) not in self.hosts:
+            name = host_name(host)
+            if name not in self.hosts:
                 message = (
                     f"{name!r} is not a name of this server: use {', '.join(self.hosts)}, or start it with --allow-host"
                 )

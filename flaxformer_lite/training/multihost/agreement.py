@@ -83,7 +83,8 @@ class Processes:
             result = function()
         except (ValueError, OSError) as error:
             message = str(error) or repr(error)
-        if any(messages := allgather_text(message)):
+        messages = allgather_text(message)
+        if any(messages):
             raise SharedError(merge_messages(messages))
         return result  # type: ignore[return-value]  # no process raised, so the function returned
 
