@@ -38,7 +38,7 @@ def test_this_format_has_its_folder():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.name)
-def test_a_run_of_every_format_is_trained_on(golden: Path, tmp_path: Path):
+def test_a_run_of_every_format_is_trained_on(golden: Path, tmp_path: Path, one_device: None):
     folder = shutil.copytree(golden, tmp_path / "run")
     train(load_config(str(folder / "config.json"), ["--train.steps", "3"]), folder)
     assert flaxformer_lite.load(folder).step == 3

@@ -62,7 +62,7 @@ def test_the_data_are_what_the_configs_say(folder: Path):
 def test_a_recipe_continues_its_base(base: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     """On small bases of two steps."""
     use_one_device(monkeypatch)
-    small = [*SMALL.split(), *(["--data.bucket-lengths", "40"] if base == "quickstart" else [])]
+    small = [*SMALL.split(), *(["--train.text-metrics", "--data.bucket-lengths", "40"] if base == "quickstart" else [])]
     sizes = ["--data.train.num-examples", "640", "--data.eval.num-examples", "20"]
     flaxformer_lite.train(load_config(base, [*small, *sizes]), f"runs/{base}")
     if name == "chat_dates_lora":

@@ -162,7 +162,7 @@ def test_the_loss_of_a_row_is_that_of_a_batch_without_the_others(recording: Reco
     params, (step, loss_of) = load(str(recording.folder.path)).params, row_loss(recording)
     counts = np.asarray(batch.weights).sum(-1)
     losses = np.array([loss_of(jax.tree.map(lambda x, i=i: x[i], batch)) for i in range(len(counts))])
-    outputs = task.model.apply({"params": params}, task.inputs(batch))
+    outputs = jax.jit(task.model.apply)({"params": params}, task.inputs(batch))
     whole = task.objective.metrics(outputs, batch)["loss"]
     assert np.nansum(losses * counts) == pytest.approx(float(whole.sum), rel=1e-5)
     assert np.isnan(losses).tolist() == (counts == 0).tolist()
@@ -195,7 +195,7 @@ def test_a_number_of_a_text_or_of_candidates_has_a_loss_too(
     loss_of = row_loss(dataclasses.replace(untrained, folder=folder, config=config))[1]
     found = loss_of(jax.tree.map(lambda x: x[0], first))
     task = train_task(config)
-    scores = task.model.apply({"params": run.params}, task.inputs(first)).class_logits
+    scores = jax.jit(task.model.apply)({"params": run.params}, task.inputs(first)).class_logits
     z, y = np.asarray(scores, np.float64).ravel(), np.asarray(batch.targets[0], np.float64)
     by_hand = np.square(z - y) if objective.kind == "regression" else np.log1p(np.exp(np.where(y > 0, -z, z)))
     assert found == pytest.approx(by_hand.mean(), rel=1e-5)

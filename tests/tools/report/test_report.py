@@ -237,7 +237,7 @@ def test_settings_that_were_changed_are_a_table_with_their_steps(runs: list[RunF
 @pytest.mark.slow
 @needs.altair
 @needs.chromium
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
 def test_the_page_works_in_chromium(report: ReportContent, tmp_path: Path, width: int, scheme: str):
     """Law: no console message, no request, every figure drawn, every tab shown, hovers, and no sideways scroll."""
     page = tmp_path / "report.html"

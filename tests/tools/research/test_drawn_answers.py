@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -61,14 +62,21 @@ def batch() -> Batch:
     return jax.tree.map(lambda *x: np.stack([*x, np.zeros_like(x[0])]), *rows)
 
 
+@functools.cache
 def draw(
     model: ModelConfig = MODEL, risk: MinimumRisk = RISK, seed: int = 7, decode: DecodeConfig = DECODE
 ) -> DrawnAnswers:
-    rows, key = jax.tree.map(jnp.asarray, batch()), jax.random.key(seed)
-    run = jax.jit(
-        lambda params, rows: draw_answers(Apply(Transformer(model), params, decode), rows, N, risk.temperature, key)
+    rows = jax.tree.map(jnp.asarray, batch())
+    return jax.tree.map(np.asarray, drawing(model, risk, decode)(params_of(model), rows, jax.random.key(seed)))
+
+
+@functools.cache
+def drawing(model: ModelConfig, risk: MinimumRisk, decode: DecodeConfig) -> Callable[..., DrawnAnswers]:
+    return jax.jit(
+        lambda params, rows, key: draw_answers(
+            Apply(Transformer(model), params, decode), rows, N, risk.temperature, key
+        )
     )
-    return jax.tree.map(np.asarray, run(params_of(model), rows))
 
 
 def test_answers_are_in_the_form_of_teacher_forcing():
@@ -136,8 +144,9 @@ def test_one_encoded_source_serves_all_its_targets():
     model = Transformer(dataclasses.replace(MODEL, dropout=NO_DROPOUT))
     both = with_answers(jax.tree.map(jnp.asarray, batch()), jax.tree.map(jnp.asarray, draw()))
     copies = {name: jnp.repeat(getattr(both.inputs, name), N + 1, axis=0) for name in ("source_tokens", "source_mask")}
+    apply = jax.jit(model.apply)
     found, expected = (
-        model.apply({"params": params_of()}, inputs).logits for inputs in (both.inputs, both.inputs._replace(**copies))
+        apply({"params": params_of()}, inputs).logits for inputs in (both.inputs, both.inputs._replace(**copies))
     )
     assert_close(found, expected)
 

@@ -302,7 +302,7 @@ VERBS = {"translate": "Translate", "generate": "Continue", "chat": "Send", "fill
 
 @needs.chromium
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
 def test_the_page_works_in_chromium(server: Server, tmp_path: Path, width: int, scheme: str):
     """Law: every task is answered, texts stay texts, no console message, no other request, no sideways scroll."""
     asked = {"translate": "abc\nxyz", "generate": HOSTILE[:30], "chat": "Hi", "fill-mask": "ab[MASK]c[MASK]", "classify": "abc\nde",
