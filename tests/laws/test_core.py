@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flaxformer_lite.tasks import TASK_FOLDERS
 from tests.support.measures import code_tokens
 from tests.support.paths import ROOT
 from tests.support.sources import PACKAGE, tree_of
@@ -172,12 +173,13 @@ def test_a_batch_a_step_an_evaluation_and_a_search_touch_nothing():
 WITHOUT_JAX = (
     *("core.base.bounds", "core.text", "core.data", "core.search", "core.search.forced", "core.search.settings"),
     *("files.tokenizers", "files.chats.chat", "files.chats.messages", "files.text.terms", "files.text.tables"),
-    "metrics.translations",
+    *("metrics.translations", "engine.heads", "core.reading.objectives", "cli.commands.task"),
+    *(f"tasks.{folder}.lines" for folder in TASK_FOLDERS.values()),
 )
 
 
-def test_texts_and_settings_of_decoding_need_no_jax():
-    """Law: a process that only tokenizes, writes chats, reads terms or checks settings does not load JAX."""
+def test_texts_tasks_and_settings_of_decoding_need_no_jax():
+    """Law: a process that only tokenizes, writes chats, reads lines of tasks or terms, or checks settings does not load JAX."""
     names = ", ".join(f"flaxformer_lite.{name}" for name in WITHOUT_JAX)
     code = f"import sys, {names}\nprint(*sorted({{'jax', 'jaxlib', 'flax', 'optax'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
