@@ -63,14 +63,23 @@ MODULES = (
 )
 FAMILIES: Families = {family.model_type: family for module in MODULES for family in module.FAMILIES}
 """In the order in which they are tried when a model that was trained here is exported."""
+OTHERS = {
+    "deberta": "of DeBERTa, versions 2 and 3 are known",
+    "esm": "ModelConfig has no embeddings that are scaled by the share of masked tokens, which ESM needs",
+    "blenderbot-small": "ModelConfig has no norm of embeddings before learned positions, which Blenderbot Small needs",
+}
+"""The reason that two tables are not enough for a family, by its `model_type`."""
 
 
-def known_families() -> Families:
-    """Returns the families that are known here, and each that is a variable of a file or module which was imported by its name."""
+def known_families(first: str | None = None) -> Families:
+    """Returns the families that are known here, and each that is a variable of a file or module which was imported by its name.
+
+    first: the `model_type` of the family that comes before the others; None, or an unknown one: none does.
+    """
     known = dict(FAMILIES)
     for _, module in IMPORTED.values():
         known |= {value.model_type: value for value in vars(module).values() if isinstance(value, Family)}
-    return known
+    return known if first not in known else {first: known[first], **known}
 
 
 def family_of(model_type: object, families: Families | None = None) -> Family:
@@ -80,9 +89,10 @@ def family_of(model_type: object, families: Families | None = None) -> Family:
     if model_type is None:
         raise ValueError(f"config.json has no model_type, which names the family: one of {known}")
     if not isinstance(model_type, str) or model_type not in families:
-        version = "; of DeBERTa, versions 2 and 3 are known" if model_type == "deberta" else ""
-        raise ValueError(
-            f"model_type {cut(repr(model_type))} is not a family that is known here: {known}{version}; another is two tables, as "
-            "docs/extending.md has them, in a file that --import FILE.py names"
+        way = (
+            "another whose parts ModelConfig has is two tables, as docs/extending.md has them, in a file that --import FILE.py "
+            "names"
         )
+        why = OTHERS.get(model_type, way) if isinstance(model_type, str) else way
+        raise ValueError(f"model_type {cut(repr(model_type))} is not a family that is known here: {known}; {why}")
     return families[model_type]

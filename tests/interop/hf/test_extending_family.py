@@ -153,7 +153,7 @@ def test_a_family_comes_in_and_leaves_by_the_commands(
     monkeypatch.setattr(families, "IMPORTED", outside.IMPORTED)
     folder, run, out = make_folder(tmp_path / "in", tensors), tmp_path / "run", tmp_path / "out"
     assert command.mistake("import", "hf", folder, run).endswith(
-        "; another is two tables, as docs/extending.md has them, in a file that --import FILE.py names"
+        "; another whose parts ModelConfig has is two tables, as docs/extending.md has them, in a file that --import FILE.py names"
     )
     command("import", "hf", folder, run, "--import", __file__)
     command("export", "hf", run, out, "--import", __file__)

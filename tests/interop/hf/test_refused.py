@@ -18,7 +18,8 @@ NESTED = "[" * 100_000
 REFUSED: dict[tuple[str, str], list[tuple[Any, str]]] = {
     ("bert/model", "config.json"): [
         ({"model_type": "mamba"}, "model_type 'mamba' is not a family that is known here: .*bert"),
-        ({"model_type": "deberta"}, "is not a family .*, xlm-roberta; of DeBERTa, versions 2 and 3 are known; "),
+        ({"model_type": "deberta"}, "is not a family .*, xlm-roberta; of DeBERTa, versions 2 and 3 are known"),
+        ({"model_type": "esm"}, "; ModelConfig has no embeddings that are scaled by the share of masked tokens"),
         ({"model_type": None}, "config.json has no model_type, which names the family: one of albert, bart, "),
         ({"model_type": ["bert"]}, r"model_type \['bert'\] is not a family"),
         ({"is_decoder": True}, ": only false is implemented"),
