@@ -28,10 +28,9 @@ from flaxformer_lite.interop.hf.folder import write_folder
 from flaxformer_lite.interop.importing import objective
 from tests.support import needs
 from tests.support.hf_folders import config_of, random_params
+from tests.support.limits import assert_close
 from tests.support.objectives import example
 
-TOLERANCE = 1e-4
-"""As in test_hf.py."""
 CLASSES = {
     "bert": "BertForQuestionAnswering",
     "roberta": "RobertaForQuestionAnswering",
@@ -161,7 +160,7 @@ def test_logits_are_those_of_the_library_both_ways(model_type: str, tmp_path: Pa
     found = read_folder(tmp_path / "theirs")
     assert found.architecture == CLASSES[model_type] and {*found.skipped} <= {SINES}
     assert np.abs(expected[mask]).max() > 0.5
-    assert np.abs(ours(found) - expected)[mask].max() < TOLERANCE
+    assert_close(ours(found)[mask], expected[mask])
     exported = export(found.model, found.params, found.family, heads=(ANSWERS,))
     write_folder(tmp_path / "ours", {"config.json": ids | exported.config}, exported.tensors, tmp_path / "theirs")
     again, info = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
