@@ -108,7 +108,7 @@ def weight_sum(model: ModelConfig, params: PyTree, positions: Callable[[str], in
         times = positions(path)
         if isinstance(model.attention, SharedProjection) and re.search(r"/(query|key|value)/", path):
             times *= model.num_heads
-        times *= "/relative_" not in path  # of rows of a table, once for all rows of a batch
+        times *= "/relative_" not in path  # `table_sum` counts them
         if model.share_layers and "/layers/" in path:
             times *= model.num_layers[path.partition("/")[0]]
         is_table = path == "embedding/embedding" or path == "target_embedding/embedding"
@@ -118,15 +118,28 @@ def weight_sum(model: ModelConfig, params: PyTree, positions: Callable[[str], in
 
 
 def head_sum(model: ModelConfig) -> int:
-    """Returns the multiplications for one query and one key in all heads: for each part of the score, and for the value."""
-    parts = model.attention.parts if isinstance(model.attention, Disentangled) else 1
-    return model.num_heads * (parts * model.heads.d_key + model.heads.d_value)
+    """Returns the multiplications for one query and one key in all heads: for each product of the score, and for the value.
+
+    A content has products with twice as many relative positions as there are keys.
+    """
+    products = 2 * model.attention.parts - 1 if isinstance(model.attention, Disentangled) else 1
+    return model.num_heads * (products * model.heads.d_key + model.heads.d_value)
+
+
+def table_sum(model: ModelConfig, length: int) -> int:
+    """Returns the multiplications that project the rows of relative positions, once for all texts of a batch."""
+    variant = model.attention
+    if not isinstance(variant, Disentangled):
+        return 0
+    first, last = variant.rows(np.array([-length, length])).tolist()
+    projected = (last - first + 1) * model.d_model * model.num_heads * model.heads.d_key
+    return model.num_encoder_layers * (variant.parts - 1) * projected
 
 
 def training_flops(model: ModelConfig, params: PyTree, batch: Batch) -> Operations:
     """Returns the operations of a training step: 2 for each multiplication, times 3 for the gradient.
 
-    Queries count with all keys, masked or not. The projected table of relative positions does not count.
+    Queries count with all keys, masked or not.
 
     Reference: Kaplan et al. 2020, arXiv:2001.08361, section 2.1; Chowdhery et al. 2022, arXiv:2204.02311, appendix B.
     """
@@ -141,4 +154,5 @@ def training_flops(model: ModelConfig, params: PyTree, batch: Batch) -> Operatio
 
     attention = model.num_encoder_layers * source**2 * head_sum(model)
     attention += model.num_decoder_layers * target * (target + source) * head_sum(model.for_decoder)
-    return Operations(6.0 * rows * weight_sum(model, params, positions), 6.0 * rows * attention)
+    weights = rows * weight_sum(model, params, positions) + table_sum(model, source)
+    return Operations(6.0 * weights, 6.0 * rows * attention)

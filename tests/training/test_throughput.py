@@ -1,8 +1,6 @@
-"""Oracle: figures worked by hand for a plan of two shapes on simulated devices, and for a tiny model.
+"""Oracle: figures worked by hand for a plan of two shapes on simulated devices, and for a tiny model; traced programs."""
 
-Plans compare the operations with compiled programs in test_plan.py.
-"""
-
+import dataclasses
 import time
 from types import SimpleNamespace
 
@@ -14,12 +12,16 @@ import pytest
 from flaxformer_lite.core.data.batch_plan import BatchPlan, Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.data.records import Lengths
-from flaxformer_lite.core.model import ModelConfig, Transformer
+from flaxformer_lite.core.model import PRE_NORM, DotProduct, ModelConfig, RMSNorm, Rotary, Transformer
+from flaxformer_lite.core.model.attention import Disentangled, SharedProjection
+from flaxformer_lite.core.model.config import EmbeddingProjection, LanguageModelHead
 from flaxformer_lite.core.model.inputs import example_inputs
-from flaxformer_lite.core.objectives.causal_lm import CausalLM
+from flaxformer_lite.core.objectives import CausalLM, MaskedLM
 from flaxformer_lite.training import throughput
 from flaxformer_lite.training.throughput import Throughput, compiling_seconds, head_sum, training_flops
 from tests.support.experiments import tiny_config
+from tests.support.programs import multiplications
+from tests.support.small_models import NO_DROPOUT
 
 BUCKETS = [Bucket(Lengths(4, 4), 2), Bucket(Lengths(8, 8), 2)]
 
@@ -95,3 +97,47 @@ def test_operations_by_hand() -> None:
     assert found.weights == 3 * 2 * 4 * 7 * (3 * (4 * 6 * 6 + 2 * 6 * 5) + 11 * 6)
     assert found.attention == 3 * 2 * 4 * 7 * 3 * 7 * (6 + 6)
     assert head_sum(MODEL) == 12
+
+
+DECODER = ModelConfig(
+    vocab_size=13, d_model=12, num_heads=6, d_ff=7, num_encoder_layers=0, num_decoder_layers=3, dropout=NO_DROPOUT
+)
+ENCODER = dataclasses.replace(DECODER, num_encoder_layers=3, num_decoder_layers=0)
+NARROW = {"embedding_projection": EmbeddingProjection(width=5), "head": LanguageModelHead(transform="gelu")}
+RELATIVE = {"num_buckets": 4, "max_distance": 9}
+MODELS = {
+    "parallel branches": (DECODER, {"residual": dataclasses.replace(PRE_NORM, branches="parallel_one_norm")}),
+    "norms of heads": (
+        DECODER,
+        {"attention": DotProduct(num_kv_heads=2, d_key=4, d_value=5, qk_norm=RMSNorm(), qk_norm_width="each_head")},
+    ),
+    "a matrix for each head": (DECODER, {"attention": SharedProjection()}),
+    "narrow tokens": (DECODER, {"embedding_projection": EmbeddingProjection(width=5, of="tokens")}),
+    "narrow sums, one layer": (ENCODER, {**NARROW, "share_layers": True}),
+    "gated halves": (
+        ENCODER,
+        {"activation": "geglu", "feed_forward_bias": False, "feed_forward_out_bias": True, "positions": Rotary()},
+    ),
+    "disentangled": (ENCODER, {"attention": Disentangled(**RELATIVE)}),
+    "disentangled, own projections": (
+        ENCODER,
+        {"attention": Disentangled(**RELATIVE, share_projections=False, position_to_content=False)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_operations_are_those_of_the_traced_program(name: str) -> None:
+    """Law: the formula counts each product of a gradient, no more and no less. Elementwise operations are left out of both."""
+    base, parts = MODELS[name]
+    model, objective = dataclasses.replace(base, **parts), CausalLM()
+    if base is ENCODER:
+        model = dataclasses.replace(model, num_token_types=2)
+        objective = MaskedLM(mask_token=model.vocab_size - 1)
+    lengths = Lengths(*(11 * bool(number) for number in (model.num_encoder_layers, model.num_decoder_layers)))
+    batch = zero_batch(objective, Bucket(lengths=lengths, rows=3))
+    module = Transformer(model)
+    params = jax.eval_shape(module.init, jax.random.key(0), example_inputs(model))["params"]
+    gradient = jax.grad(lambda params, inputs: (module.apply({"params": params}, inputs).logits ** 2).sum())
+    program = jax.make_jaxpr(gradient)(params, batch.inputs).jaxpr
+    assert sum(training_flops(model, params, batch)) == 2 * multiplications(program)
