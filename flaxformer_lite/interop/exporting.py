@@ -514,28 +514,36 @@ def label_maps(names: Sequence[str]) -> dict[str, Any]:
 # The systems that a model fits ----------------------------------------------------------------------------------------
 
 
-def fitting_systems(config: Config) -> list[str]:
-    """Returns the systems that a run's model can be exported to, as `export` calls them; for hf with the family."""
-    return [name for name, obstacles in export_obstacles(config).items() if not obstacles]
+def own_family(origin: Mapping[str, Any]) -> str | None:
+    """Returns the `model_type` that the weights of a run had, by its `imported.json`; None: they are from elsewhere."""
+    return origin["config"].get("model_type") if origin.get("system") == "hf" else None
 
 
-def has_family(config: Config) -> bool:
-    """Returns whether a family can express a run's model; where none can, the nearest one is not looked for."""
+def fitting_systems(config: Config, own: str | None = None) -> list[str]:
+    """Returns the systems that a run's model can be exported to, as `export` calls them; for hf with the family.
+
+    own: see `own_family`.
+    """
+    return [name for name, obstacles in export_obstacles(config, own).items() if not obstacles]
+
+
+def has_family(config: Config, families: Families) -> bool:
+    """Returns whether one of the families can express a run's model; where none can, the nearest one is not looked for."""
     model = as_used(config.model)
-    return tried(model, placeholders(model), known_families(), heads_of(config))[0] is not None
+    return tried(model, placeholders(model), families, heads_of(config))[0] is not None
 
 
-def exports_in_words(config: Config) -> str:
+def exports_in_words(config: Config, own: str | None = None) -> str:
     """Returns a line such as `Hugging Face: no (norm); CTranslate2: yes`, with the settings that keep a model from a system."""
     words = []
-    for name, obstacles in export_obstacles(config).items():
+    for name, obstacles in export_obstacles(config, own).items():
         system, _, family = name.partition(" ")
         said = f"no ({', '.join(obstacles)})" if obstacles else f"yes {family}".strip()
         words.append(f"{SYSTEM_NAMES.get(system, system)}: {said}")
     return "; ".join(words)
 
 
-def export_obstacles(config: Config) -> dict[str, list[str]]:
+def export_obstacles(config: Config, own: str | None = None) -> dict[str, list[str]]:
     """Returns the groups of settings that keep a model from a system; none for a system that it fits.
 
     hf has those of the nearest family. An older system is listed if the model fits it.
@@ -545,7 +553,7 @@ def export_obstacles(config: Config) -> dict[str, list[str]]:
     prompts = [] if config.objective.prompt_attention == "causal" else ["objective"]
     reasons = {}
     try:
-        family = first_fitting(model, params, heads=heads_of(config)).config["model_type"]
+        family = first_fitting(model, params, known_families(own), heads_of(config)).config["model_type"]
         reasons["hf" if prompts else f"hf ({family})"] = prompts
     except CannotExpress as error:
         reasons["hf"] = prompts + groups(error.settings) or ["model"]

@@ -21,7 +21,8 @@ from flaxformer_lite.core.optim import AdamW, Linear, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.reading import reader_of, tokenize
 from flaxformer_lite.files.tokenizers import FromRun
-from flaxformer_lite.interop.exporting import has_family
+from flaxformer_lite.interop.exporting import has_family, own_family
+from flaxformer_lite.interop.hf.families import known_families
 from flaxformer_lite.tasks.recipe import Recipe
 from flaxformer_lite.tools.making.timing import (
     MEASURED_STEPS,
@@ -62,7 +63,7 @@ def chosen(
     objective = recipe.objective
     if type(base.objective) is type(objective):
         objective = replace(objective, **{name: getattr(base.objective, name) for name in recipe.kept})
-    model = exported(recipe, base)
+    model = exported(recipe, base, own_family(folder.imported))
     share = 0.0 if len(others) == 2 else min(HELD_OUT, MOST_HELD_OUT / len(pairs))
     most = min(recipe.longest, base.model.positions.max_positions or recipe.longest)
     some = pairs[:: -(-len(pairs) // MOST_MEASURED)]
@@ -126,17 +127,22 @@ def with_steps(config: Config, **settings: Any) -> Config:
     return replace(config, train=replace(config.train, **settings))
 
 
-def exported(recipe: Recipe, base: Config) -> ModelConfig:
-    """Returns the first model of the recipe that its family has a class for; the first of all if the family has none."""
+def exported(recipe: Recipe, base: Config, own: str | None) -> ModelConfig:
+    """Returns the first model of the recipe that its own family has a class for.
+
+    If that family has none, it is the first model that any family has a class for; else the first of all.
+    """
     models = [replace(model, lora=None) for model in recipe.models(base.model)]
     longest = {name: getattr(base.data, name) for name in ("max_source_length", "max_target_length")}
     data = DataConfig(tokenizer=base.data.tokenizer, **longest)
     alone = Config(model=base.model, data=data, objective=recipe.objective, decode=base.decode)
-
-    def fits(model: ModelConfig) -> bool:
-        return has_family(replace(alone, model=model))
-
-    return next(filter(fits, models), models[0])
+    known = known_families()
+    own_alone = {name: family for name, family in known.items() if name == own}
+    for families in (own_alone, known):
+        for model in models:
+            if has_family(replace(alone, model=model), families):
+                return model
+    return models[0]
 
 
 def fresh(base: Config, model: ModelConfig, objective: Any) -> tuple[str, ...]:

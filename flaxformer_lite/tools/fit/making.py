@@ -15,7 +15,7 @@ from flaxformer_lite.config.options import as_options, options_in, unknown_optio
 from flaxformer_lite.config.settings import MARKS
 from flaxformer_lite.files.data.held_out import SPLITS
 from flaxformer_lite.files.data.mixture import open_parts
-from flaxformer_lite.interop.exporting import export_hf, exports_in_words
+from flaxformer_lite.interop.exporting import export_hf, exports_in_words, own_family
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.scoring import scored_data
 from flaxformer_lite.run.train import train
@@ -28,7 +28,7 @@ from flaxformer_lite.tools.fit.data import OpenedData, RowsOrName, as_json_lines
 from flaxformer_lite.tools.making.finishing import exported_once, report_once, scored_once
 from flaxformer_lite.tools.making.starting import is_begun, run_path, tell_continued
 from flaxformer_lite.tools.making.timing import deadline_of
-from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir import RunFolder, open_run
 
 CONFUSION = "evaluations/test-confusion.json"
 
@@ -153,13 +153,15 @@ def prepared(
     """Returns the config for the data and the model; reads what is held out."""
     recipe = found(examples)
     others = {name: read[name].source(recipe.source.record) for name in ("eval", "test") if name in read}
-    config = chosen(recipe, run_path(model), others, deadline, words)
+    start = run_path(model)
+    config = chosen(recipe, start, others, deadline, words)
     sources = {split: config.data.source(split) for split in SPLITS}
     pairs = {split: open_parts(source, f"data.{split}")[0] for split, source in sources.items() if source is not None}
     trained = pairs.pop("train")
     fields = ", ".join(map(str, recipe.source.record.fields.values()))
+    exported = exports_in_words(config, own_family(open_run(start).imported))
     held_out = " and ".join(f"{len(some):,} for {split}" for split, some in pairs.items())
-    note(f"{recipe.task}: {len(trained):,} rows with {fields}; {held_out}; {exports_in_words(config)}")
+    note(f"{recipe.task}: {len(trained):,} rows with {fields}; {held_out}; {exported}")
     classes = getattr(config.objective, "classes", ())
     if classes:
         tell_classes(trained, pairs, classes)

@@ -10,7 +10,7 @@ from flaxformer_lite.base.console import Progress
 from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.files.data.store import check_store, check_tokenizers, store_folders, stores_of
-from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems
+from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems, own_family
 from flaxformer_lite.run.description import describe_run as describe_run
 from flaxformer_lite.workdir import (
     RunFolder,
@@ -41,10 +41,11 @@ def describe(path: str, weights: str = "last", step: int | None = None) -> dict[
         {"path": path, "shape": list(leaf.shape), "dtype": leaf.dtype.name, "count": math.prod(leaf.shape)}
         for path, leaf in leaves_by_path(params).items()
     ]
+    model_type = own_family(folder.imported)
     return {
         "run": folder.name,
-        "description": f"{describe_run(folder, config, params, shown)}\n  exports to: {exports_in_words(config)}",
-        "exports": fitting_systems(config),
+        "description": f"{describe_run(folder, config, params, shown)}\n  exports to: {exports_in_words(config, model_type)}",
+        "exports": fitting_systems(config, model_type),
         "weights": weights,
         "step": shown,
         "parameters": parameters,

@@ -303,13 +303,15 @@ def test_the_starts_own_data_is_not_taken_over(bert: str, tmp_path: Path):
 
 
 ENCODERS = ("bert/model", "roberta/model", "distilbert/model", "modernbert/masked_lm", "eurobert/model")
-ENCODERS += ("roformer/model", "nomic_bert/model", "megatron_bert/model", "roberta_prelayernorm/model")
+ENCODERS += ("roformer/model", "nomic_bert/model", "megatron_bert/model", "roberta_prelayernorm/model", "electra/model")
 TEXTS_ALONE = ("hunyuan/plain", "gemma3/plain")
 DECODERS = ("gpt2/model", "llama/model", "mistral/window", "qwen2/window", "qwen3/plain", "gemma/plain", *TEXTS_ALONE)
 """Models without a head for classes, by the folders of the fixtures."""
 
 
-@pytest.mark.parametrize("label", quick([*ENCODERS, *DECODERS], ("roberta/model", "llama/model").__contains__))
+@pytest.mark.parametrize(
+    "label", quick([*ENCODERS, *DECODERS], ("roberta/model", "electra/model", "llama/model").__contains__)
+)
 def test_the_head_is_that_of_the_models_family(label: str, tmp_path: Path):
     """Oracle: the exporter names the family that the model is from, for classes of texts, and of words."""
     loaded = imported(label)
@@ -318,8 +320,8 @@ def test_the_head_is_that_of_the_models_family(label: str, tmp_path: Path):
         recipe = recipe_of(tmp_path, f"{number}.jsonl", as_json_lines(of_task))
         data = DataConfig(max_source_length=8, max_target_length=8)
         config = Config(model=loaded.model, data=data, objective=recipe.objective, decode=loaded.decode)
-        model = choosing.exported(recipe, config)
-        systems = fitting_systems(dataclasses.replace(config, model=model))
+        model = choosing.exported(recipe, config, loaded.family.model_type)
+        systems = fitting_systems(dataclasses.replace(config, model=model), loaded.family.model_type)
         assert f"hf ({loaded.family.model_type})" in systems, systems
 
 
