@@ -10,11 +10,15 @@ def use_command(config: Any) -> str:
     """Returns the command that uses the run of a `Config`: of the task for its records, else by the parts of the model.
 
     The config that CTranslate2 needs has only the kind of an objective that it does not know: a model of two stacks translates.
+    A metric of translations has no command of its own: an option of `evaluate` names it.
     """
     model, objective = config.model, config.objective
     reads = objective.reads
+    rating = objective.rating
     has_vectors = model.sentence_embedding is not None
     fits = {
+        "evaluate --metric": model.estimator is not None
+        or bool(rating and (rating.with_reference or rating.without_reference)),
         "translate": getattr(objective, "translates", model.has_two_stacks),
         OF_RECORDS.get(reads, ""): reads in OF_RECORDS and not (has_vectors and reads == "candidates"),
         "embed": has_vectors,

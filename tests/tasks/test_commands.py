@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from flaxformer_lite.config import load_config
-from flaxformer_lite.core.objectives import AnswerSpans, CausalLM, MaskedLM, TokenLabels
+from flaxformer_lite.core.model import Estimator, Pooler
+from flaxformer_lite.core.objectives import AnswerSpans, CausalLM, MaskedLM, Regression, TokenLabels
 from flaxformer_lite.run import Run
 from flaxformer_lite.tasks import tasks
 from flaxformer_lite.tasks.commands import OF_RECORDS, use_command
@@ -30,6 +31,29 @@ def test_a_run_has_a_command():
     classifier, search = load_config("classify_docstrings"), load_config("search_topics").model
     model = dataclasses.replace(classifier.model, sentence_embedding=search.sentence_embedding)
     assert use_command(dataclasses.replace(classifier, model=model)) == "classify"
+
+
+METRICS = {
+    "comet": ({"head": None, "pooler": None, "estimator": Estimator(widths=(5,))}, Regression()),
+    "metricx": (
+        {"head": None, "pooler": Pooler(num_classes=1)},
+        Regression(with_reference="{translation} {reference}"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_of_translations_is_asked_by_evaluate(name: str):
+    """Law: whatever is asked of a metric that it cannot do, the message names `evaluate --metric`."""
+    parts, objective = METRICS[name]
+    run, refusals = text_run(dataclasses.replace(MODEL, **parts), objective=objective), list[str]()
+    for check in (*(partial(task.check, run.text_model) for task in tasks()), run.generator.check):
+        try:
+            check()
+        except ValueError as error:
+            refusals.append(str(error))
+    assert use_command(run.config) == "evaluate --metric" and len(refusals) > 2
+    assert all(re.search("(use|or) `?evaluate --metric", line) for line in refusals), refusals
 
 
 @pytest.mark.parametrize(
