@@ -76,8 +76,9 @@ def find_tokenizers(folder: Path, config: Mapping[str, object], size: int | None
     """Returns the tokenizers of the first kind whose files are all present, without added tokens whose ids are from `size` on."""
     kind = next((file for file in ("tokenizer.json", "spiece.model", "tokenizer.model") if has(folder, file)), None)
     name = "MarianTokenizer" if has(folder, *MARIAN) else class_name(folder, config)
+    files, read = VOCAB_FILES.get(name, ((), None))
     if (
-        kind not in (None, "tokenizer.json")
+        kind not in (None, "tokenizer.json", *files)
         and not stated_class(folder, config)
         and not CLASSES.get(name, PLAIN).own_ids
         and name not in SHIFTED
@@ -86,7 +87,6 @@ def find_tokenizers(folder: Path, config: Mapping[str, object], size: int | None
     if name in NOT_READ:
         return Found(None, f"a {name} is not read: {NOT_READ[name]}")
     theirs = CLASSES.get(name, PLAIN)
-    files, read = VOCAB_FILES.get(name, ((), None))
     try:
         settings = read_settings(folder, config, theirs)
         if has(folder, *MARIAN):
@@ -450,20 +450,44 @@ def roberta(folder: Path, settings: TokenizerSettings) -> Library:
 
 def deberta(folder: Path, settings: TokenizerSettings) -> Library:
     """Reads the pieces of DeBERTa's `spm.model`; the class normalizes texts by itself."""
-    plain = SentencePieceTokenizer((folder / "spm.model").read_bytes())
-    values = settings.values
-    scored = plain.scored_pieces()
-    texts = plain.pieces(range(plain.vocab_size))
-    pieces = [scored.get(i, (text, 0.0)) for i, text in enumerate(texts)]
-    library = Library(models.Unigram(pieces, plain.unk_id))
+    library, _ = scored_pieces(folder / "spm.model")
     clean = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC(), normalizers.Strip(left=False)]
-    lower = [normalizers.Lowercase()] if values.get("do_lower_case") else []
+    lower = [normalizers.Lowercase()] if settings.values.get("do_lower_case") else []
     library.normalizer = normalizers.Sequence([*lower, *clean])
-    split = [pre_tokenizers.Punctuation()] if values.get("split_by_punct") else []
+    split = [pre_tokenizers.Punctuation()] if settings.values.get("split_by_punct") else []
     library.pre_tokenizer = pre_tokenizers.Sequence([*split, pre_tokenizers.Metaspace()])
+    return of_pieces("DebertaV2Tokenizer", library, settings)
+
+
+def albert(folder: Path, settings: TokenizerSettings) -> Library:
+    """Reads the pieces of ALBERT's `spiece.model`; the class normalizes texts by itself, and then as the model does."""
+    library, characters = scored_pieces(folder / "spiece.model")
+    steps: list[Any] = [normalizers.Replace(quotes, '"') for quotes in ("``", "''")]
+    if not settings.values.get("keep_accents"):
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    steps += [normalizers.Lowercase()] if settings.values.get("do_lower_case", True) else []
+    steps += [normalizers.Precompiled(characters)] if characters else []
+    library.normalizer = normalizers.Sequence(steps)
+    library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    return of_pieces("AlbertTokenizer", library, settings)
+
+
+def scored_pieces(file: Path) -> tuple[Library, bytes]:
+    """Returns the pieces of a SentencePiece model, its special tokens and symbols among them, and its table of characters."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
+
+    model = ModelProto.FromString(file.read_bytes())
+    library = Library(models.Unigram([(one.piece, one.score) for one in model.pieces], model.trainer_spec.unk_id))
+    whole = [one for one in model.pieces if one.type in (one.CONTROL, one.USER_DEFINED)]
+    library.add_tokens([AddedToken(one.piece, normalized=False, special=one.type == one.CONTROL) for one in whole])
+    return library, model.normalizer_spec.precompiled_charsmap
+
+
+def of_pieces(name: str, library: Library, settings: TokenizerSettings) -> Library:
+    """Returns the tokenizer of a class that has pieces with scores, with its tokens and its frame."""
     library.decoder = decoders.Metaspace()
     add_tokens(library, settings)
-    library.post_processor = frame(CLASSES["DebertaV2Tokenizer"], library, settings)
+    library.post_processor = frame(CLASSES[name], library, settings)
     return library
 
 
@@ -569,6 +593,7 @@ VOCAB_FILES: dict[str, tuple[tuple[str, ...], Callable[[Path, TokenizerSettings]
     **dict.fromkeys(("RobertaTokenizer", "BartTokenizer", "MvpTokenizer"), (("vocab.json", "merges.txt"), roberta)),
     "GPT2Tokenizer": (("vocab.json", "merges.txt"), gpt2),
     "DebertaV2Tokenizer": (("spm.model",), deberta),
+    "AlbertTokenizer": (("spiece.model",), albert),
     "ByT5Tokenizer": ((), byt5),
 }
 """The files and the way to read them, by `tokenizer_class`."""

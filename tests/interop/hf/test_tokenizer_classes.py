@@ -85,7 +85,7 @@ def test_languages_of_nllb_stand_before_its_mask(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "file", "words"),
     [
-        ("AlbertTokenizer", "spiece.model", ("a AlbertTokenizer", "spiece.model", "tokenizer.json")),
+        ("BigBirdTokenizer", "spiece.model", ("a BigBirdTokenizer", "spiece.model", "tokenizer.json")),
         ("InternLM2Tokenizer", "tokenizer.model", ("a InternLM2Tokenizer", "tokenizer.model", "tokenizer.json")),
         ("XLMRobertaTokenizer", "sentencepiece.bpe.model", ("sentencepiece.bpe.model", "tokenizer.json")),
         ("TekkenTokenizer", "tekken.json", ("tekken.json", "tokenizer.json")),
