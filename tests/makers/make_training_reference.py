@@ -26,12 +26,13 @@ from tests.support.paths import FIXTURES, ROOT
 MODELS = (
     *("hf/llama/gqa_llama3", "hf/gpt2/untied", "hf/bert/masked_lm", "hf/bart/plain", "hf/marian/shared"),
     *("hf/t5_1_1/gated_gelu", "peft/llama_plain", "peft/bert_default", "peft/t5_rslora"),
-    *("hf/mpnet/masked_lm", "hf/gpt_neox/plain"),
+    *("hf/mpnet/masked_lm", "hf/gpt_neox/plain", "hf/olmo2/plain", "hf/albert/masked_lm", "hf/deberta_v2/masked_lm"),
+    "hf/granite/plain",
 )
 """Folders of tests/fixtures: whole models, and adapters, which alone train then."""
 CLASSES = {
-    **dict.fromkeys(("llama", "gpt2", "gpt_neox"), AutoModelForCausalLM),
-    **dict.fromkeys(("bert", "mpnet"), AutoModelForMaskedLM),
+    **dict.fromkeys(("llama", "gpt2", "gpt_neox", "olmo2", "granite"), AutoModelForCausalLM),
+    **dict.fromkeys(("bert", "mpnet", "albert", "deberta-v2"), AutoModelForMaskedLM),
 }
 STEPS, ROWS, LENGTH = 30, 4, 11
 
