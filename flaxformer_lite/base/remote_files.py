@@ -53,6 +53,11 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flaxformer_lite"
 
 
+def cached_models() -> Path:
+    """Returns the folder of the runs that were imported where a run was expected."""
+    return cache_root() / "models"
+
+
 def cache_folder(url: str, use: str = "") -> Path:
     """Returns the folder of the local copy of a run at a URL, for one use of it."""
     name = url.rstrip("/").rpartition("/")[2]

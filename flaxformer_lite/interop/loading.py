@@ -10,7 +10,7 @@ from filelock import FileLock
 
 from flaxformer_lite.base.console import note
 from flaxformer_lite.base.model_names import HUB, hub_name
-from flaxformer_lite.base.remote_files import cache_root
+from flaxformer_lite.base.remote_files import cached_models
 from flaxformer_lite.base.sealed_files import text_digest
 from flaxformer_lite.interop.importing import import_hf
 
@@ -33,7 +33,7 @@ def imported(name: str) -> str:
         version = commit_of(model)
         source = f"{HUB}{model.repo}@{version}"
         short = model.repo.replace("/", "--")
-    place = cache_root() / "models" / f"{short}-{version[:12]}"
+    place = cached_models() / f"{short}-{version[:12]}"
     if place.is_dir():
         return str(place)
     place.parent.mkdir(parents=True, exist_ok=True)

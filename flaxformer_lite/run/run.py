@@ -143,7 +143,7 @@ class Run:
     @cached_property
     def text_model(self) -> JaxModel:
         """The part of the run that reads texts in one pass."""
-        return JaxModel(self.path, self.config, self.tokenizers, self.params, self.placement)
+        return JaxModel(Path(self.folder.called), self.config, self.tokenizers, self.params, self.placement)
 
     @property
     def model(self) -> Transformer:
@@ -214,7 +214,7 @@ class Run:
     @cached_property
     def generator(self) -> Generator:
         """The generator, which continues prompts, with all that `generate` and `chat` are made of."""
-        return Generator(self.searcher, self.tokenizers, self.config.decode, str(self.folder.path))
+        return Generator(self.searcher, self.tokenizers, self.config.decode, self.folder.called)
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
         """Returns the text that continues each prompt, in order; of several samples the first. `options`: see `completions`.

@@ -38,7 +38,8 @@ from typing import Any, TypeVar
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent, require_local, write_json, write_whole
 from flaxformer_lite.base.console import Failure, warn
-from flaxformer_lite.base.model_names import full_name
+from flaxformer_lite.base.model_names import HUB, full_name
+from flaxformer_lite.base.remote_files import cached_models
 from flaxformer_lite.base.stores import LEDGER
 from flaxformer_lite.config import Config, from_json, to_json
 from flaxformer_lite.config.differences import changed, describe_differences, differences, fixed, flatten
@@ -163,6 +164,13 @@ class RunFolder:
     def title(self) -> str:
         """The last part of the path or the URL of the run."""
         return self.path.resolve().name if self.bucket is None else self.name.rpartition("/")[2]
+
+    @property
+    def called(self) -> str:
+        """The name for messages: the name that was given of a model that was imported into the user's cache, else the run's own."""
+        if self.path.parent != cached_models():
+            return self.name
+        return str(self.imported.get("weights", self.name)).removeprefix(HUB)
 
     def config(self) -> Config:
         """Returns the config of the run, in steps once the data was read. Raises: ValueError if the folder has none."""

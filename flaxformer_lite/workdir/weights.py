@@ -218,7 +218,7 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
             for path in unexpected
         )
         raise ValueError(
-            f"train.init_from {folder.name} does not fit: {listed}. Change the model, or start them fresh: add patterns that "
+            f"train.init_from {folder.called} does not fit: {listed}. Change the model, or start them fresh: add patterns that "
             "match their paths to train.init_fresh"
         )
     unused = sorted(set(there) - set(here))
@@ -230,7 +230,7 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
             f"the classes of train.init_from are {', '.join(config.objective.class_names)}, and those of the objective start from "
             "them in their order: if they mean others, set train.init_fresh to ('pooler/classes/*',)"
         )
-    report = [f"{len(taken)} parameters from step {step} of {folder.name}"]
+    report = [f"{len(taken)} parameters from step {step} of {folder.called}"]
     adapters = [path for path in fresh if path.endswith("/lora_a/kernel")]
     others = [path for path in fresh if "/lora_" not in path]
     report += [f"fresh: {', '.join(others)}"] if others else []

@@ -47,6 +47,19 @@ def test_what_a_process_killed_at_its_first_start_left_does_not_matter(tmp_path)
         assert RunFolder(tmp_path).config() == CONFIG
 
 
+def test_a_cached_import_is_called_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """By hand: a folder, a model of the hub, and a run elsewhere that was imported from the same one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cached, elsewhere = tmp_path / "flaxformer_lite/models/bert-1234", tmp_path / "runs/bert"
+    for folder in (cached, elsewhere):
+        folder.mkdir(parents=True)
+        assert RunFolder(folder).called == str(folder)
+    for given, called in (("./bert", "./bert"), ("hf://org/bert@1234", "org/bert@1234")):
+        for folder in (cached, elsewhere):
+            (folder / "imported.json").write_text(json.dumps({"system": "hf", "weights": given}))
+        assert RunFolder(cached).called == called and RunFolder(elsewhere).called == str(elsewhere)
+
+
 def test_where_nothing_can_be_locked_it_says_so_and_goes_on(tmp_path, monkeypatch, capfd):
     def flock(number: int) -> Callable[..., None]:
         def fail(*_: Any) -> None:
