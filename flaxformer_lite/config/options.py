@@ -158,9 +158,8 @@ def as_options(settings: Mapping[str, object]) -> str:
         group, _, name = setting.rpartition(".")
         if isinstance(value, bool):
             words.append(as_option(setting if value else f"{group}.no_{name}".lstrip(".")))
+        elif isinstance(value, tuple | list):
+            words += [as_option(setting), *map(str, value)]
         else:
-            typed = (
-                value if isinstance(value, tuple | list) else (json.dumps(value) if isinstance(value, dict) else value,)
-            )
-            words += [as_option(setting), *map(str, typed)]
+            words += [as_option(setting), json.dumps(value) if isinstance(value, dict) else str(value)]
     return shlex.join(words)

@@ -144,13 +144,16 @@ def training_flops(model: ModelConfig, params: PyTree, batch: Batch) -> Operatio
     Reference: Kaplan et al. 2020, arXiv:2001.08361, section 2.1; Chowdhery et al. 2022, arXiv:2204.02311, appendix B.
     """
     inputs = batch.inputs
-    source, target = (0 if x is None else x.shape[1] for x in (inputs.source_tokens, inputs.target_tokens))
+    source = 0 if inputs.source_tokens is None else inputs.source_tokens.shape[1]
+    target = 0 if inputs.target_tokens is None else inputs.target_tokens.shape[1]
     rows, scored = batch.targets.shape
 
     def positions(path: str) -> int:
         if path.startswith("encoder/") or re.search(r"/cross_attention/(key|value)/", path):
             return source
-        return target if path.startswith("decoder/") else 1 if path.startswith("pooler/") else scored
+        if path.startswith("decoder/"):
+            return target
+        return 1 if path.startswith("pooler/") else scored
 
     attention = model.num_encoder_layers * source**2 * head_sum(model)
     attention += model.num_decoder_layers * target * (target + source) * head_sum(model.for_decoder)

@@ -14,8 +14,16 @@ from flaxformer_lite.cli.options import add_hours, typed
 from flaxformer_lite.engine import ENGINES
 
 RULE_NAMES = (
-    *("empty", "encoding", "markup", "identical", "duplicate", "length", "language", "translation"),
-    *("cut", "repeats"),
+    "empty",
+    "encoding",
+    "markup",
+    "identical",
+    "duplicate",
+    "length",
+    "language",
+    "translation",
+    "cut",
+    "repeats",
 )
 """The rules of the cleaning, at the end those for the translations of a teacher; named here too, because their file needs JAX."""
 

@@ -7,6 +7,7 @@ Nothing is written, and the run may be training.
 
 import argparse
 import re
+from collections.abc import Callable
 from functools import partial
 
 from flaxformer_lite.base.console import Progress, note
@@ -32,7 +33,9 @@ def run(arguments: argparse.Namespace) -> None:
         recording = open_recording(open_run(arguments.folder), progress)
     if recording.reached < last <= recording.config.train.steps:
         note(f"the run is known to have taken {recording.reached} steps: those after it are what it will read")
-    written = row_as_json if arguments.json else partial(in_full, recording) if arguments.text else row_in_words
+    written: Callable[..., str] = partial(in_full, recording) if arguments.text else row_in_words
+    if arguments.json:
+        written = row_as_json
     for row, loss in rows_with_losses(recording, first, last, arguments.losses):
         print(written(row, loss))
 

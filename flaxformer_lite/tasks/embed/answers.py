@@ -90,14 +90,14 @@ class Compare(Task[tuple[str, str], float]):
     def sides(self, model: TextModel) -> list[Embed]:
         """Returns what makes the vectors of queries, and of documents."""
         prompts = model.config.objective.side_prompts
-        return [replace(self.embed, prompt=one) if self.embed.prompt is None else self.embed for one in prompts]
+        if self.embed.prompt is not None:
+            return [self.embed] * len(prompts)
+        return [replace(self.embed, prompt=prompt) for prompt in prompts]
 
     def lengths(self, model: TextModel, asked: tuple[str, str]) -> list[int]:
-        return [
-            length
-            for embed, text in zip(self.sides(model), asked, strict=True)
-            for length in embed.lengths(model, text)
-        ]
+        query, document = asked
+        of_query, of_document = self.sides(model)
+        return of_query.lengths(model, query) + of_document.lengths(model, document)
 
     def answered(self, model: TextModel, asked: Sequence[tuple[str, str]], report: Report) -> list[float]:
         sides = [

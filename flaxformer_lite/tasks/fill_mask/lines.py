@@ -38,11 +38,11 @@ class Lines(TaskLines["list[list[TokenPrediction]]"]):
         return replace(usual, top=self.top)
 
     def written(self, read: str, answer: "list[list[TokenPrediction]]", model: "TextModel") -> list[list[str]]:
-        return [
-            [f"{number} ||| {visible(token)} ||| {probability:.6f}"]
-            for number, predictions in enumerate(answer)
-            for token, probability, _ in predictions
-        ]
+        rows = list[list[str]]()
+        for number, predictions in enumerate(answer):
+            for token, probability, _ in predictions:
+                rows.append([f"{number} ||| {visible(token)} ||| {probability:.6f}"])
+        return rows
 
 
 def visible(token: str) -> str:

@@ -123,9 +123,10 @@ def filter_answers(people: Sequence[Pair], answers: Sequence[Pair], off: Collect
 
     Raises: ValueError if nothing is left.
     """
-    held = {
-        bare_words(text) for name in ("valid", "test") for pair in parallel(data, name).stream() for text in pair[:2]
-    }
+    held = set[str]()
+    for name in ("valid", "test"):
+        for pair in parallel(data, name).stream():
+            held |= {bare_words(pair.source), bare_words(pair.target)}
     held_out = PairRule("a sentence that is held out", each(lambda pair: bare_words(pair.target) in held))
     rules = {**OF_ANSWERS, "held_out": held_out, **RULES}
     cleaned = clean([*people, *answers], off, rules)

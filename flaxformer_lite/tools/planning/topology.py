@@ -61,7 +61,8 @@ class Chip(NamedTuple):
         links = 0
         for size, coordinates in zip(shape, zip(*group, strict=True), strict=True):
             spread = len(set(coordinates))
-            links += 0 if spread == 1 else 2 if spread == size and self.is_ring(shape, size) else 1
+            if spread > 1:
+                links += 2 if spread == size and self.is_ring(shape, size) else 1
         return max(links, 1) * self.link_bandwidth
 
     def is_ring(self, shape: Coordinates, size: int) -> bool:

@@ -200,13 +200,12 @@ def settings_of(runs: Sequence[RunFacts]) -> list[dict[str, object]]:
 
 def change_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
     """Returns the settings with which runs were continued, with the step after which they hold; none without any."""
-    lines = [
-        [run.name, shown(row["step"]), setting, shown(old), shown(new)]
-        for run in runs
-        for row in run.rows
-        if row["split"] == "change"
-        for setting, (old, new) in row["settings"].items()
-    ]
+    lines = list[list[str]]()
+    for run in runs:
+        for row in run.rows:
+            changes = row["settings"] if row["split"] == "change" else {}
+            for setting, (old, new) in changes.items():
+                lines.append([run.name, shown(row["step"]), setting, shown(old), shown(new)])
     if not lines:
         return []
     return [ReportTable("Changed while it trained", ["run", "after step", "setting", "before", "then"], lines)]
