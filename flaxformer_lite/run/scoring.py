@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -260,7 +260,7 @@ class EngineRunner:
             is_read |= np.asarray(batch.weights).any(1)  # a text without a token
         places = np.flatnonzero(is_read)
         rows = [EncodedText(tokens[i][mask[i]].tolist(), types[i][mask[i]].tolist()) for i in places]
-        kind = "class_logits" if objective.rows_independent else "vectors"
+        kind: Literal["class_logits", "vectors"] = "class_logits" if objective.rows_independent else "vectors"
         answers = self.model.read(kind, rows, no_progress)
         *_, width = answers[0].shape
         by_token = tokens.shape[1 : answers[0].ndim]

@@ -339,8 +339,8 @@ class Evaluator:
         prepared = (Prepared(batch, np.empty((batch.rows, batch.length))) for batch in batches)
         calls = list[list[int]]()
         for call in decoder.placement.calls(prepared):
-            members = itertools.chain.from_iterable(batch.members for batch, *_ in call)
-            calls.append([places[i] for i in members])
+            of_call = itertools.chain.from_iterable(batch.members for batch, *_ in call)
+            calls.append([places[i] for i in of_call])
         weights = decoder.lay_out(variables)
         texts = dict[int, str]()
         done = 0

@@ -100,9 +100,8 @@ def check_value(owner: type, name: str, value: object, setting: str) -> None:
         return
     parts = list(alternatives(hint))
     kinds = {choice for choice in parts if isinstance(choice, type)}
-    items = value
+    items = value if isinstance(value, tuple) else (value,)
     if not isinstance(value, tuple):  # a text such as "auto" may replace the tuple; it is not an item
-        items = (value,)
         kinds |= {type(choice) for choice in parts if not isinstance(choice, type)}
     if float in kinds:
         kinds.add(int)

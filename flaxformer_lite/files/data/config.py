@@ -85,7 +85,7 @@ class DataConfig(BatchShapes, at="data"):
         A file whose name says no kind is of the kind of this data. Without any data a file has the usual names of the record that
         the run's objective `reads`, if there are such names, and one of texts may have a text a line.
         """
-        known = list[DataSource]()
+        known = list[Any]()
         for split in SPLITS:
             source = getattr(self, split)
             if source is not None:

@@ -244,10 +244,10 @@ class ServedRun:
                 decode = {"temperature": getattr(config.sampling, "temperature", 1.0)} | decode
         settings, limit = with_limit(generation_settings(config, decode), max_new_tokens)
         vocab_size = self.run.config.model.vocab_size
+        tokenizer = self.tokenizers.target
         rows = []
         for prompt in prompts:
-            is_text = isinstance(prompt, str)
-            row = encode_prompt(self.tokenizers.target, prompt, config.bos_id) if is_text else list(prompt)
+            row = encode_prompt(tokenizer, prompt, config.bos_id) if isinstance(prompt, str) else list(prompt)
             if not row or not 0 <= min(row) <= max(row) < vocab_size:
                 raise Refusal(422, "a prompt of token ids is empty, or has an id outside the vocabulary: correct it")
             rows.append(row)
@@ -320,8 +320,9 @@ class ServedRun:
         """Compiles the programs that requests with default settings need if the run translates or generates."""
         if "translate" in self.tasks and not self.run.config.model.continues_texts:
             languages = self.run.config.data.languages
-            needs_code = languages is not None and not languages.direction
-            code = languages.codes[0] if needs_code else None
+            code = None
+            if languages is not None and not languages.direction:
+                code = languages.codes[0]
             job = self.translation_job(["."], direction=(code, code))  # one program has all directions
             longest = self.run.config.data.longest.source
         elif "generate" in self.tasks:
