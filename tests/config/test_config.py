@@ -331,7 +331,7 @@ def logits_with(dropout: DropoutRates) -> np.ndarray:
     source, target, *_ = arrays(config)
     variables = {"params": jax.tree.map(jnp.asarray, params_of(config))}
     model: Any = Transformer(dataclasses.replace(config, dropout=dropout))
-    return np.asarray(model.apply(variables, inputs_of(source, target)).logits)
+    return np.asarray(jax.jit(model.apply)(variables, inputs_of(source, target)).logits)
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(DropoutRates)])

@@ -50,6 +50,7 @@ def test_each_setting_that_a_message_names_exists():
         assert {*re.findall(r"\{(.+?)\}", text)} <= {*MARKS}, text
 
 
+@pytest.mark.slow  # it imports the library
 def test_the_names_are_those_of_the_library():
     arguments = pytest.importorskip("transformers").TrainingArguments
     assert {*NAMES} - OF_OTHERS <= {field.name for field in dataclasses.fields(arguments)}

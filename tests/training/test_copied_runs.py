@@ -34,7 +34,7 @@ CONFIG = dataclasses.replace(
     TINY,
     model=dataclasses.replace(TINY.model, num_encoder_layers=1, num_decoder_layers=1),
     data=dataclasses.replace(TINY.data, bucket_lengths=(40,), eval=None),
-    train=TrainConfig(steps=400, log_every=10, checkpoint_every=10),
+    train=TrainConfig(steps=400, log_every=10, checkpoint_every=20),
 )
 RUN = with_train(tiniest_config(), text_metrics=())
 CELL = """
