@@ -32,7 +32,7 @@ from flaxformer_lite.core.runners import make_runner
 from flaxformer_lite.core.step import total
 from flaxformer_lite.training import Hook, TrainingRun, setup, train_task
 from tests.support.commands import evaluate_arguments
-from tests.support.experiments import rows, tiniest_config, tiny_config, use_one_device, with_train
+from tests.support.experiments import rows, tiniest_config, use_one_device, with_train
 from tests.support.final_state import open_run
 from tests.support.limits import assert_close
 from tests.support.objectives import example, outputs, record
@@ -162,7 +162,7 @@ def test_a_training_with_all_of_them(
     """Laws: the rows have the metrics, the best checkpoint is by one of them, the callback ends the training with its
     exception and a checkpoint, and `evaluate` prints the metrics too."""
     config = dataclasses.replace(
-        with_train(tiny_config(), steps=12, eval_every=3),
+        with_train(tiniest_config(), steps=12, eval_every=3),
         objective=ScoredSeq2Seq(),
         optimizer=OptimizerConfig(algorithm=Optax(), schedule=Constant(peak_rate=0.01), weight_decay=0.1),  # type: ignore[arg-type]
     )
