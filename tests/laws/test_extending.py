@@ -58,7 +58,9 @@ def test_every_union_of_the_guide_is_in_the_file_that_it_names():
 
 
 @pytest.mark.slow
-def test_the_config_of_the_guide_trains_and_drops_nothing(tmp_path: Path, capfd: pytest.CaptureFixture):
+def test_the_config_of_the_guide_trains_and_drops_nothing(
+    tmp_path: Path, one_device: None, capfd: pytest.CaptureFixture
+):
     file = write_code("An objective", tmp_path / "prefix.py")
     small = ["--train.steps", "4", "--optimizer.schedule.warmup-steps", "1", "--data.eval.num-examples", "50"]
     small += ["--model.d-model", "16", "--model.d-ff", "16", "--model.scan-unroll", "1"]

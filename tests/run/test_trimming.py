@@ -29,6 +29,8 @@ from tests.support.commands import Command
 from tests.support.hf_folders import ENCODER, HEAD, config_of, random_params
 from tests.support.language_runs import language_config
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 def drawn_run(folder: Path, **changes: Any) -> Path:
     """A run of three languages with random weights, an output head of its own, and rows that no token has."""

@@ -12,6 +12,8 @@ from flaxformer_lite.tasks.rank.answers import in_order
 from tests.support.commands import Command
 from tests.support.search_runs import write_search_run
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:

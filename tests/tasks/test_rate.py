@@ -19,6 +19,8 @@ from flaxformer_lite.run.choosing import best_first
 from tests.support.limits import assert_close
 from tests.support.paths import FIXTURES
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 METRICS = FIXTURES / "metrics"
 THEIRS = json.loads((METRICS / "scores.json").read_text(encoding="utf-8"))
 SOURCES, TRANSLATIONS, REFERENCES = (THEIRS["texts"][name] for name in ("source", "translation", "reference"))

@@ -329,7 +329,7 @@ def test_the_head_is_that_of_the_models_family(label: str, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_from_rows_to_an_export_with_kills_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_from_rows_to_an_export_with_kills_between(tmp_path: Path, one_device: None, monkeypatch: pytest.MonkeyPatch):
     """Law: the same call continues, without the imported model and in another place too, and makes nothing twice.
 
     Oracle of the table: the predictions, counted by hand.

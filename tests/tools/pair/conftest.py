@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.experiments import use_one_device
 from tests.support.toy_pair import make_small
 
 
@@ -13,4 +14,5 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     make_small(monkeypatch)
+    use_one_device(monkeypatch)
     return tmp_path

@@ -16,6 +16,8 @@ from flaxformer_lite.tools.search import Mining, mine, mining
 from tests.support.commands import Command
 from tests.support.search_runs import CORPUS, write_search_folder, write_search_run
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 ROWS = [
     {"query": "kite", "positive": "hill kite", "id": 7},
     {"query": CORPUS["d2"], "positive": [CORPUS["d0"].upper(), "not there"]},

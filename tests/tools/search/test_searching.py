@@ -15,6 +15,8 @@ from flaxformer_lite.tools.search import SearchFolder, searching
 from tests.support.commands import Command
 from tests.support.search_runs import CORPUS, QUERIES, write_search_folder, write_search_run
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
