@@ -14,7 +14,7 @@ from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Failure, note, warn
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.config.options import as_option, options_in
-from flaxformer_lite.tools.corpus.part import Part
+from flaxformer_lite.tools.corpus.part import WHOLE, Part
 from flaxformer_lite.tools.report.page import write_png
 from flaxformer_lite.tools.report.plots import altair, curves_of, line_chart
 from flaxformer_lite.tools.report.scores import score_shown
@@ -23,7 +23,6 @@ from flaxformer_lite.training.summary import why_finished
 from flaxformer_lite.workdir import RunFolder, open_checkpoints
 
 SEED = "--train.seed"
-WHOLE = Part()
 
 
 class Member(NamedTuple):

@@ -6,7 +6,6 @@ makes a part; the last one to end makes the store whole. A build that was stoppe
 
 import argparse
 import json
-import re
 
 TAKES_SETTINGS = True
 """Options that are not its own are settings of CONFIG."""
@@ -14,26 +13,21 @@ TAKES_SETTINGS = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a config file, a run folder, or a name such as gpt2_small")
-    parser.add_argument("--part", metavar="I/N", default="0/1", help="make part I of N, counted from 0; default: all")
+    parser.add_argument(
+        "--part", metavar="K/N", default="1/1", help="make only this part of N, such as 1/4; default: all"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.base.console import Progress
     from flaxformer_lite.config.load import load_config  # with JAX, which the command's help does not need
     from flaxformer_lite.files.data.store import list_stores
+    from flaxformer_lite.tools.corpus.part import typed_part
     from flaxformer_lite.tools.ops.stores import make_stores
 
-    which = parse_part(arguments.part)
+    part = typed_part(arguments.part)
     config = load_config(arguments.config, arguments.flags)
     with Progress() as progress:
-        stores = make_stores(config, progress, which)
+        stores = make_stores(config, progress, part)
     for store in stores:
         print(json.dumps(list_stores(store)[0], indent=2))
-
-
-def parse_part(text: str) -> tuple[int, int]:
-    """Returns (I, N) of "I/N". Raises: ValueError."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if match is None or not int(match[1]) < int(match[2]):
-        raise ValueError(f"--part is {text}: it must be I/N with I from 0 to N - 1, for example 0/4")
-    return int(match[1]), int(match[2])

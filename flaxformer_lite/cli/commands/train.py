@@ -105,8 +105,8 @@ def run_sweep(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--{typed[0].replace('_', '-')} is for one run: leave it out, or --sweep and --seeds")
     if arguments.output is None:
         raise ValueError("several runs need a folder: add -o FOLDER, such as -o runs/sweep")
-    from flaxformer_lite.tools.corpus.part import typed_part
-    from flaxformer_lite.tools.sweep import WHOLE, sweep  # with JAX
+    from flaxformer_lite.tools.corpus.part import WHOLE, typed_part
+    from flaxformer_lite.tools.sweep import sweep  # with JAX
 
     lines = sweep(
         arguments.config,

@@ -34,6 +34,9 @@ class Part:
         return index % self.parts == self.number - 1
 
 
+WHOLE = Part()
+
+
 def typed_part(text: str) -> Part:
     """Returns the part of a text such as 3/8. Raises: ValueError for another text."""
     numbers = re.fullmatch(r"(\d+)/(\d+)", text)

@@ -6,12 +6,13 @@ from pathlib import Path
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.files.data.store import PairStream, TokenStore
+from flaxformer_lite.tools.corpus.part import WHOLE, Part
 from flaxformer_lite.training.data import run_tokenizers
 from flaxformer_lite.workdir import RunFolder
 
 
-def make_stores(config: Config, progress: Progress, part: tuple[int, int] = (0, 1)) -> list[Path]:
-    """Makes part I of N of the token store of each source of `data.train`, and returns the folders of the stores.
+def make_stores(config: Config, progress: Progress, part: Part = WHOLE) -> list[Path]:
+    """Makes one part of the token store of each source of `data.train`, and returns the folders of the stores.
 
     Raises: ValueError if the config names no training data, no tokenizer or no folder for the stores.
     """
@@ -27,6 +28,6 @@ def make_stores(config: Config, progress: Progress, part: tuple[int, int] = (0, 
     parts = source.parts("data.train")
     stores = [TokenStore.of(Path(data.store), one, tokenizers, setting, progress.within) for setting, one in parts]
     for store in stores:
-        if not store.build(tokenizers, progress.within, part):
-            progress.say(f"part {part[0]}/{part[1]} is made; other parts are missing")
+        if not store.build(tokenizers, progress.within, (part.number - 1, part.parts)):
+            progress.say(f"part {part.number}/{part.parts} is made; other parts are missing")
     return [store.folder for store in stores]
