@@ -18,6 +18,7 @@ from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.reading.objectives import AnsweredTexts
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizers
+from flaxformer_lite.core.text.pair_template import pair_text
 from flaxformer_lite.core.text.special_ids import check_token_ids
 from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.chats.chat import DEFAULT_TEMPLATE, read_object, template_sources
@@ -119,8 +120,9 @@ def trim(
 
 
 def own_ids(objective: AnsweredTexts, form: Form, base: JsonTokenizer) -> set[int]:
-    """Returns the ids of what a run itself adds to a text: its prompts, and the words of its chat template around a question."""
-    rows = base.encode_batch([text for _, text in getattr(objective, "prompts", ())])
+    """Returns the ids of what a run itself adds to a text: prompts, and the words of its templates around a question or pair."""
+    prompts = [text for _, text in getattr(objective, "prompts", ())]
+    rows = base.encode_batch([*prompts, pair_text(objective.pair_template, "a", "a")])
     if isinstance(form, Asking):
         with contextlib.suppress(ValueError):  # a template that refuses a single question
             rows += form.prompts([Conversation(form.messages("a"))])

@@ -19,6 +19,7 @@ from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
+from flaxformer_lite.core.text.pair_template import cut_pair, pair_ending, pair_text
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.engine import Engine
@@ -101,6 +102,11 @@ class TextModel(ABC):
         """Warns of text that is not in the vocabulary, once for each character."""
         return UnknownText(self.tokenizer)
 
+    @cached_property
+    def pair_ending(self) -> list[int]:
+        """The ids that the texts of all pairs end with, by `objective.pair_template`."""
+        return pair_ending(self.config.objective.pair_template, self.tokenizer)
+
     @property
     def vector_width(self) -> int:
         """The number of values of a text's vector."""
@@ -110,7 +116,9 @@ class TextModel(ABC):
 
     def predict(self, wanted: Wanted, texts: Sequence[str | Sequence[str]], report: Report) -> list[Any]:
         """Returns what is wanted of each text or pair of texts."""
+        template = self.config.objective.pair_template
         groups = [(text,) if isinstance(text, str) else text for text in texts]
+        groups = [(pair_text(template, *group),) if template else group for group in groups]
         flat = list(itertools.chain.from_iterable(groups))
         self.unknown.report(flat, report.warn)
         encoded = iter(self.tokenizer.encode_batch(flat))
@@ -134,13 +142,16 @@ class TextModel(ABC):
         """
         if len(texts) > 1 and not len(texts[0]):
             texts = texts[1:]
-        most = self.config.data.max_source_length
-        whole = self.tokenizer.with_special_tokens(*texts).tokens
+        most, template = self.config.data.max_source_length, self.config.objective.pair_template
+        whole = texts[0] if template else self.tokenizer.with_special_tokens(*texts).tokens
         truncated(whole, most, "text", "max_source_length", cut_warning(warn, number))
-        return self.tokenizer.truncated(texts, most)
+        return cut_pair(whole, self.pair_ending, most) if template else self.tokenizer.truncated(texts, most)
 
     def length(self, *texts: str) -> int:
         """Returns the number of tokens of one text or two with special ids."""
+        template = self.config.objective.pair_template
+        if template:
+            return len(self.tokenizer.encode(pair_text(template, *texts)))
         return len(self.tokenizer.with_special_tokens(*map(self.tokenizer.encode, texts)).tokens)
 
 

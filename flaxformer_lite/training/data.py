@@ -124,8 +124,9 @@ def tokenizer_settings(config: Config) -> tuple[object, ...]:
 
 
 def adds_text(objective: BaseObjective) -> bool:
-    """Returns whether texts are read with more than the data has: a chat template, or prompts."""
-    return objective.reads == "conversations" or any(map(objective.text_before, objective.side_prompts))
+    """Returns whether texts are read with more than the data has: a chat template, the template of a pair, or prompts."""
+    templates = objective.reads == "conversations" or objective.pair_template
+    return bool(templates) or any(map(objective.text_before, objective.side_prompts))
 
 
 def run_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:

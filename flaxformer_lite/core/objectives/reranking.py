@@ -28,9 +28,11 @@ from flaxformer_lite.core.objectives.candidates import (
 )
 from flaxformer_lite.core.objectives.classification import class_logits
 from flaxformer_lite.core.objectives.losses import Counts, LossTerm, PerRowMetric, binary_cross_entropy
+from flaxformer_lite.core.reading.objectives import RankedTexts
 from flaxformer_lite.core.retrieval.ranking import ndcg, reciprocal_rank
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
+from flaxformer_lite.core.text.pair_template import cut_pair, pair_ending
 
 # Losses ---------------------------------------------------------------------------------------------------------------
 
@@ -73,10 +75,10 @@ class RankedPairs(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reranking(CandidateTexts):
+class Reranking(RankedTexts, CandidateTexts):
     """A query and each of its candidates are read together; the single logit of `model.pooler` is the candidate's score.
 
-        row   BOS query EOS candidate EOS, once for each candidate
+        row   BOS query EOS candidate EOS, once for each candidate; or the text of `pair_template`
 
     The relevance of a candidate is the score of a teacher, if the data has scores, else 1 for a positive and 0 for a negative.
     Evaluation reports `loss`, and `mrr@10` and `ndcg@10` of the positives among all candidates of their own query; a negative of
@@ -110,7 +112,8 @@ class Reranking(CandidateTexts):
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Rows:
         """Returns one row a record. Raises: ValueError for records without a query or the scores, or without any negative."""
-        arrays, reader, note = TokenArrays.of(records), tokenizer or ByteTokenizer(), ""
+        arrays, reader, note, template = TokenArrays.of(records), tokenizer or ByteTokenizer(), "", self.pair_template
+        ending = pair_ending(template, reader) if template else []
         if tokenizer is not None:
             num_negatives, has_scores = self.check_records(arrays, needs_scores=self.criterion == "margin_mse")
             if not num_negatives:
@@ -124,7 +127,11 @@ class Reranking(CandidateTexts):
             query, candidates, num_positives, scores = QueryCandidates.of(arrays[i])
 
             def pair(number: int) -> LabelledText:
-                read = reader.truncated([query.tolist(), candidates[number].tolist()], longest.source)
+                candidate = candidates[number].tolist()
+                if template:  # the tokenizers' reader has written the query into each candidate
+                    read = cut_pair(candidate, ending, longest.source)
+                else:
+                    read = reader.truncated([query.tolist(), candidate], longest.source)
                 relevance = float(number < num_positives)
                 if len(scores) and self.criterion != "binary":
                     relevance = float(scores[number])
@@ -132,8 +139,9 @@ class Reranking(CandidateTexts):
 
             return RankedPairs(Lazy(len(candidates), pair), num_positives)
 
-        num_special = len(reader.truncated([[], []], 0).tokens)
-        sizes = arrays.sizes[:, 0] + longest_candidates(arrays)
+        num_special, sizes = 0, longest_candidates(arrays)
+        if not template:
+            num_special, sizes = len(reader.truncated([[], []], 0).tokens), sizes + arrays.sizes[:, 0]
         return Rows.truncated(num_special, sizes, longest.source, make, note)
 
     def evaluated_rows(self, rows: Rows, first: int) -> Rows:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from flaxformer_lite.core.base.bounds import Checked, FiniteFloat, Fraction, NonNegativeInt, PositiveInt
+from flaxformer_lite.core.base.bounds import PLACE, Checked, FiniteFloat, Fraction, NonNegativeInt, PositiveInt
 from flaxformer_lite.core.base.suggest import suggest
 from flaxformer_lite.core.text import EncodedText, Tokenizer
 
@@ -59,6 +59,11 @@ class AnsweredTexts(Checked, at="objective"):
         """The names of the prompts of queries and of their candidates, as `text_before` takes them."""
         return None, None
 
+    @property
+    def pair_template(self) -> str:
+        """The text in which a query and a candidate are read; "": the tokenizer's form of a pair."""
+        return ""
+
     def text_before(self, prompt: str | None) -> str:
         """Returns the text before a text, by the name of a prompt; None: that of `default_prompt`; "": none.
 
@@ -77,6 +82,24 @@ class CandidatesOfQueries(AnsweredTexts):
     """Queries with candidates, or pairs of texts."""
 
     reads = "candidates"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedTexts(CandidatesOfQueries):
+    """Queries with candidates, each read together with its query."""
+
+    pair_template: str = ""
+    """The text in which a query and a candidate are read, with the places {query} and {document}, as an imported model reads them
+    that answers yes or no. Its own special tokens are the only ones. A row that is too long loses tokens before the template's end.
+    "": the tokenizer's form of a pair."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pair_template and sorted(PLACE.findall(self.pair_template)) != ["document", "query"]:
+            raise ValueError(
+                f"objective.pair_template is {self.pair_template!r}: it must have the places {{query}} and {{document}}, each "
+                "once, and no other place"
+            )
 
 
 QUERIES, DOCUMENTS = ("query",), ("document", "passage", "corpus")
@@ -310,7 +333,7 @@ class AnswerWindows(AnsweredTexts):
 
 KINDS: dict[str, type[AnsweredTexts]] = {
     "sentence_embeddings": PromptedTexts,
-    "reranking": CandidatesOfQueries,
+    "reranking": RankedTexts,
     "classification": ClassifiedTexts,
     "regression": RatedTexts,
     "token_labels": LabelledWordTexts,

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from flaxformer_lite.base.sealed_files import text_digest
 from flaxformer_lite.core.data.records import candidate_arrays
 from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.core.text.pair_template import pair_text
 from flaxformer_lite.core.text.pairs import EncodedPair, Pair
 from flaxformer_lite.files.records.base import Field, Reading, Record, text_field
 from flaxformer_lite.files.text.files import in_utf8
@@ -98,12 +99,15 @@ class Candidates(Record):
 
     @classmethod
     def reader(cls, tokenizers: Tokenizers, reading: Reading) -> Tokenizers:
-        return CandidateTokenizers(tokenizers.source, tokenizers.target, *reading.objective.prompt_texts)
+        (query, document), template = reading.objective.prompt_texts, reading.objective.pair_template
+        return CandidateTokenizers(tokenizers.source, tokenizers.target, query, document, template)
 
     @classmethod
     def learned(cls, objective: Any, pairs: Iterable[Pair]) -> Iterator[Pair]:
-        if any(objective.prompt_texts):
-            yield Pair(*objective.prompt_texts)
+        query, document = objective.prompt_texts
+        added = Pair(query, document + objective.pair_template)
+        if any(added[:2]):
+            yield added
         yield from map(in_lines, pairs)
 
 
@@ -122,22 +126,30 @@ def items(values: Sequence[object]) -> list[Any]:
 
 @dataclass(frozen=True)
 class CandidateTokenizers(Tokenizers):
-    """Reads queries with candidates, and plain pairs, each text behind the prompt of its side."""
+    """Reads queries with candidates, and plain pairs, each text behind the prompt of its side.
+
+    With a template a candidate is the text of the template, with the query and the candidate in their places.
+    """
 
     query_prompt: str = ""
     document_prompt: str = ""
+    template: str = ""
 
     @property
     def reading(self) -> str:
-        prompts = self.query_prompt + "\n" + self.document_prompt
+        prompts = self.query_prompt + "\n" + self.document_prompt + self.template
         return text_digest(prompts) if prompts.strip("\n") else ""
 
     def encode_pairs(self, pairs: Sequence[Pair]) -> Iterator[EncodedPair]:
         read = [TextCandidates.of_pair(pair) for pair in pairs]
-        texts = [[self.document_prompt + text for text in one.texts] for one in read]
+        texts = [[self.as_read(pair[0], text) for text in one.texts] for pair, one in zip(pairs, read, strict=True)]
         queries = self.source.encode_batch([self.query_prompt + pair[0] for pair in pairs])
         encoded = iter(self.target.encode_batch(list(itertools.chain.from_iterable(texts))))
         for pair, query, one, of_query in zip(pairs, queries, read, texts, strict=True):
             ids = list(itertools.islice(encoded, len(of_query)))
             arrays = candidate_arrays([*map(len, ids)], len(one.positives), one.scores) if pair.has_candidates else {}
             yield EncodedPair(query, [*itertools.chain.from_iterable(ids)], arrays=arrays)
+
+    def as_read(self, query: str, text: str) -> str:
+        """Returns the text of a candidate as it is tokenized."""
+        return pair_text(self.template, query, text) if self.template else self.document_prompt + text

@@ -20,4 +20,5 @@ def recipe(examples: Examples) -> Recipe | None:
         rate=2e-5,
         rows=8,
         epochs=(1, 3),
+        kept=("pair_template",),
     )

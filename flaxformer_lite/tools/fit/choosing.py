@@ -63,6 +63,7 @@ def chosen(
     objective = recipe.objective
     if type(base.objective) is type(objective):
         objective = replace(objective, **{name: getattr(base.objective, name) for name in recipe.kept})
+        recipe = replace(recipe, objective=objective)
     model = exported(recipe, base, own_family(folder.imported))
     share = 0.0 if len(others) == 2 else min(HELD_OUT, MOST_HELD_OUT / len(pairs))
     most = min(recipe.longest, base.model.positions.max_positions or recipe.longest)

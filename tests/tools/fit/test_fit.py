@@ -278,6 +278,22 @@ def test_all_but_a_thousandth_of_the_rows_is_read_whole(bert: str, tmp_path: Pat
     assert longest <= config.data.max_source_length < longest + 8
 
 
+def test_a_reranker_goes_on_with_its_head_and_its_template(bert: str, tmp_path: Path):
+    """Rows are as long as the text of the template."""
+    rows, start = [{"query": "a b", "positive": "a", "negatives": ["b", "c"]} for _ in range(40)], tmp_path / "start"
+    plain = chosen_for(bert, rows, tmp_path, "rank")
+    shutil.copytree(bert, start)
+    objective = Reranking(
+        pair_template="is this, of all the texts, a text with an answer? {query} : {document} . yes or no"
+    )
+    changed = dataclasses.replace(load_config(bert), model=plain.model, objective=objective)
+    (start / "config.json").write_text(to_json(changed), encoding="utf-8")
+    config = chosen_for(str(start), rows, tmp_path, "rank")
+    assert isinstance(config.objective, Reranking) and config.objective.pair_template == objective.pair_template
+    assert plain.train.init_fresh and not config.train.init_fresh
+    assert config.data.max_source_length > plain.data.max_source_length
+
+
 def test_a_head_of_other_labels_is_fresh(bert: str, tmp_path: Path):
     """A start with labels of its own keeps its head for these labels alone, whatever their number."""
     rows = reviews(40)
