@@ -15,7 +15,7 @@ from flaxformer_lite.base.model_names import hub_name
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.core.objectives import Objectives, default_objective
+from flaxformer_lite.core.objectives import Objectives, Reranking, default_objective
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import Languages, Tokenizers
 from flaxformer_lite.files.chats.chat import read_chat_template
@@ -30,6 +30,7 @@ from flaxformer_lite.interop.hf.family import ANSWERING
 from flaxformer_lite.interop.hf.folder import copy_companions, read_config, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.hf.languages import read_languages
+from flaxformer_lite.interop.hf.reranker import read_pair_template
 from flaxformer_lite.interop.hf.sentence import with_prompts
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.name_map import WeightName, to_params, unwrapped
@@ -81,7 +82,8 @@ def import_hf(
         data = replace(data, translation=translation_prompt(loaded, [adapters or folder, folder], origin, tokenizers))
         config = Config(
             model=loaded.model,
-            objective=with_prompts(objective(loaded, tokenizers), loaded.steps),
+            objective=reranking(loaded, adapters or folder, tokenizers)
+            or with_prompts(objective(loaded, tokenizers), loaded.steps),
             data=data,
             train=TrainConfig(trainable=("*", *(f"!{path}" for path in loaded.family.buffers if path in paths))),
             decode=loaded.decode,
@@ -249,6 +251,19 @@ def objective(imported: Imported, tokenizers: Tokenizers | None) -> Objectives:
     elif imported.config.get("problem_type") == SEVERAL_LABELS:
         labels_of_text = "several"
     return default_objective(imported.model, names, mask, labels_of_text)
+
+
+def reranking(imported: Imported, folder: Path, tokenizers: Tokenizers | None) -> Reranking | None:
+    """Returns the objective of a model that scores pairs in the words of a template, or by logits; None for another model.
+
+    Raises: ValueError for pairs that no template writes.
+    """
+    words, messages = imported.steps.words, imported.steps.messages
+    if messages is None:
+        return Reranking() if words else None
+    if tokenizers is None:
+        raise ValueError(f"{folder} has no tokenizer that is read: its pairs of texts in a chat template need one")
+    return Reranking(pair_template=read_pair_template(folder, messages, tokenizers.source))
 
 
 def target_language(folder: Path, source: str, model: ModelConfig, config: Mapping[str, object]) -> str | None:

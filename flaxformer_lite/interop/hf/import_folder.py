@@ -16,6 +16,7 @@ from flaxformer_lite.interop.hf.folder import check_links, read_config, read_jso
 from flaxformer_lite.interop.hf.metrics import Metric, read_metric
 from flaxformer_lite.interop.hf.multimodal import text_config, text_tensors
 from flaxformer_lite.interop.hf.options import architecture_of, refuse_unread
+from flaxformer_lite.interop.hf.reranker import with_score
 from flaxformer_lite.interop.hf.sentence import Steps, dense_names, dense_tensors, read_steps, similarity_note
 from flaxformer_lite.interop.name_map import NumpyArrays, Tensors, WeightName, renamings, to_params
 from flaxformer_lite.interop.options import Options
@@ -101,12 +102,21 @@ def read_folder(folder: Path, families: Families | None = None, *, follow_links:
         params = to_params(tensors, names, model)
     except ValueError as error:
         raise (ValueError(f"{error} ({renamed})") if renamed else error) from None
+    architecture = fit.architecture
+    if steps.words:
+        model, params = with_score(model, params, steps.words)
+        architecture = family.architecture(model, ())
+        if not architecture:
+            raise ValueError(
+                f"model_type {family.model_type} has no classes here: LogitScore needs a family that has them"
+            )
+        names = family.name_map(model, architecture)
     return Imported(
         model=model,
         decode=decode,
         params=params,
         family=family,
-        architecture=fit.architecture,
+        architecture=architecture,
         config=config,
         generation=generation,
         names=names,

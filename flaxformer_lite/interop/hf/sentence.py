@@ -19,6 +19,7 @@ from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.objectives import BaseObjective, Objectives
 from flaxformer_lite.core.reading.heads import DenseLayer, SentenceEmbedding
 from flaxformer_lite.files.text.json_objects import read_any_json
+from flaxformer_lite.interop.hf import reranker
 from flaxformer_lite.interop.hf.folder import WEIGHTS, read_json, stored
 from flaxformer_lite.interop.name_map import NumpyArrays, Tensors, WeightName, name_map
 from flaxformer_lite.interop.options import Options
@@ -55,6 +56,8 @@ ACTIVATIONS: dict[str, Any] = {
 """Our activation of a dense layer, by theirs."""
 
 PROGRAM = "config_sentence_transformers.json"
+CROSS_ENCODERS = (["Transformer"], ["Transformer", "LogitScore"])
+"""The steps of models that score pairs."""
 
 
 class Steps(NamedTuple):
@@ -66,13 +69,19 @@ class Steps(NamedTuple):
     prompts: tuple[tuple[str, str], ...] = ()
     """Names of prompts with their texts, in the order of the names."""
     default_prompt: str | None = None
+    words: tuple[int, ...] = ()
+    """The tokens whose logits are the score of a pair (`LogitScore`); (): the model has classes."""
+    messages: reranker.PairMessages | None = None
+    """The messages in which a cross-encoder's chat template gets a pair; None: the tokenizer reads the pair."""
+    template: str = ""
+    """The template of a pair that an export has."""
 
 
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
 def read_steps(folder: Path) -> Steps:
-    """Returns the steps that turn a text into one vector; none for a cross-encoder, and for a folder without `modules.json`.
+    """Returns the steps that turn a text into one vector, or a pair into a score; none for a folder without `modules.json`.
 
     Raises: ValueError that names a step or an option that is not implemented.
     """
@@ -83,21 +92,22 @@ def read_steps(folder: Path) -> Steps:
         raise ValueError(f"{where} holds a {type(modules).__name__}: it should be a list of steps")
     kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules if isinstance(module, dict)]
     texts, program = (Options(read_json(folder / name), f"{name}: ") for name in ("sentence_bert_config.json", PROGRAM))
-    if program.text("model_type", "SentenceTransformer") == "CrossEncoder" and kinds == ["Transformer"]:
-        check_texts(texts, "sequence-classification")
-        program.only("default_prompt_name")
+    if program.text("model_type", "SentenceTransformer") == "CrossEncoder" and kinds in CROSS_ENCODERS:
+        scores = kinds == CROSS_ENCODERS[1]
+        paths = paths_of(modules, where)
+        words = reranker.read_words(module_options(folder, paths[0])) if scores else ()
+        messages = reranker.read_pair_messages(texts, program)
+        check_texts(texts, "text-generation" if scores else "sequence-classification")
         program.finish(("__version__", "activation_fn", "prompts"))  # the score is the number before that function
-        return Steps(None)
+        return Steps(None, words=words, messages=messages)
     dense = kinds[2 : len(kinds) - (kinds[-1:] == ["Normalize"])]
     if kinds[:2] != ["Transformer", "Pooling"] or {*dense} - {"Dense"} or modules[0].get("path"):
         raise ValueError(
             f"{where} has the steps {', '.join(kinds)}: Transformer (in the folder itself), Pooling, any number of Dense and "
-            "perhaps Normalize are implemented"
+            "perhaps Normalize are implemented; in a CrossEncoder Transformer, and perhaps LogitScore"
         )
-    paths = [str(module.get("path")) for module in modules[1:]]
-    for path in paths:
-        if path in ("", "..") or Path(path).name != path:
-            raise ValueError(f"{where} has the path {cut(path)}: a step should be in a folder beside it")
+    paths = paths_of(modules, where)
+    Options(texts.mapping("modality_config"), "sentence_bert_config.json: modality_config.").only("message")
     check_texts(texts, "feature-extraction")
     prompts = tuple(sorted((str(name), str(text)) for name, text in program.mapping("prompts").items()))
     default = program.text("default_prompt_name", "", ("", *dict(prompts))) or None
@@ -111,6 +121,15 @@ def read_steps(folder: Path) -> Steps:
     if normalize:
         step_options(folder, paths[-1]).finish()
     return Steps(embedding, dense_paths, prompts, default)
+
+
+def paths_of(modules: Sequence[Mapping[str, Any]], where: Path) -> list[str]:
+    """Returns the folders of the steps after the model. Raises: ValueError for one that is not beside the file `where`."""
+    paths = [str(module.get("path")) for module in modules[1:]]
+    for path in paths:
+        if path in ("", "..") or Path(path).name != path:
+            raise ValueError(f"{where} has the path {cut(path)}: a step should be in a folder beside it")
+    return paths
 
 
 def similarity_note(folder: Path, embedding: SentenceEmbedding | None) -> str:
@@ -129,16 +148,20 @@ def check_texts(texts: Options, task: str) -> None:
     texts.finish(("max_seq_length", "modality_config", "module_output_name", "model_args", "tokenizer_args"))
 
 
+def module_options(folder: Path, path: str) -> Options:
+    return Options(read_json(folder / path / "config.json"), f"{path}/config.json: ")
+
+
 def step_options(folder: Path, path: str) -> Options:
     """Returns the options of a step, which reads the vector of the text and writes it."""
-    options = Options(read_json(folder / path / "config.json"), f"{path}/config.json: ")
+    options = module_options(folder, path)
     options.only("module_input_name", "sentence_embedding")
     options.only("module_output_name", "sentence_embedding")
     return options
 
 
 def read_pooling(folder: Path, path: str) -> PoolingName:
-    options = Options(read_json(folder / path / "config.json"), f"{path}/config.json: ")
+    options = module_options(folder, path)
     flags = [name for name in OLDER if options.flag(name, False)]
     if options.has("pooling_mode") or not flags:
         mode = options.text("pooling_mode", "mean", POOLINGS)
@@ -186,7 +209,7 @@ def with_prompts(objective: Objectives, steps: Steps) -> Objectives:
 def module_steps(model: ModelConfig, objective: BaseObjective, before: Steps) -> Steps:
     """Returns the steps of a run's folder; an objective without prompts leaves those of the folder that it started from."""
     if model.sentence_embedding is None:
-        return Steps(None)
+        return Steps(None, template=objective.pair_template)
     prompts = tuple(sorted(getattr(objective, "prompts", before.prompts)))
     default = getattr(objective, "default_prompt", before.default_prompt)
     return Steps(model.sentence_embedding, dense_paths(model), prompts, default)
@@ -220,13 +243,20 @@ def weight_files(tensors: NumpyArrays) -> dict[str, bytes]:
 
 
 def documents(model: ModelConfig, steps: Steps, max_length: int, files: Path) -> dict[str, Any]:
-    """Returns the additional files of a sentence encoder; none for another model.
+    """Returns the additional files of a sentence encoder or a cross-encoder; none for another model.
 
     `files` has those of the run that this one started from; the way to compare two vectors stays.
     """
-    embedding = steps.embedding
+    embedding, before = steps.embedding, read_json(files / PROGRAM)
     if embedding is None:
-        return {}
+        if not steps.template and before.get("model_type") != "CrossEncoder":
+            return {}
+        program = {**before, "model_type": "CrossEncoder", "prompts": {}, "default_prompt_name": None}
+        return {
+            "modules.json": modules_of([""]),
+            PROGRAM: program,
+            **reranker.cross_encoder_files(steps.template, max_length),
+        }
     written: dict[str, Any] = {"1_Pooling": pooling_options(embedding, model.d_model)}
     width = model.d_model
     for path, layer in zip(steps.dense, embedding.dense, strict=True):
@@ -234,19 +264,21 @@ def documents(model: ModelConfig, steps: Steps, max_length: int, files: Path) ->
         width = layer.width
     if embedding.normalize:
         written[f"{len(written) + 1}_Normalize"] = {}
-    paths = ["", *written]
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{path[2:] or 'Transformer'}"}
-        for i, path in enumerate(paths)
-    ]
-    before: Mapping[str, Any] = read_json(files / PROGRAM)
     program = {"prompts": dict(steps.prompts), "default_prompt_name": steps.default_prompt}
     return {
-        "modules.json": modules,
+        "modules.json": modules_of(["", *written]),
         **{f"{path}/config.json": options for path, options in written.items() if options},
         "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
         PROGRAM: {"similarity_fn_name": "cosine", **before, **program},
     }
+
+
+def modules_of(paths: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the steps in these folders; "": the model."""
+    return [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{path[2:] or 'Transformer'}"}
+        for i, path in enumerate(paths)
+    ]
 
 
 def pooling_options(embedding: SentenceEmbedding, width: int) -> dict[str, Any]:
