@@ -119,7 +119,7 @@ class Copying:
             self.copy.delete([marker])
         for name in sorted(names - {marker}):
             if name not in there or self._copied.get(name) != state:
-                self.progress.update(f"copying {name} to {self.copy.url}")
+                self._begin(name)
                 if self.copy.is_local:
                     self.run.get(name, Path(self.copy.root, name))
                 elif self.run.is_local:
@@ -134,9 +134,15 @@ class Copying:
     def _put(self, name: str, content: bytes, there: set[str]) -> None:
         """Copies a file, unless this process has copied it as it is."""
         if name not in there or self._copied.get(name) != content:
-            self.progress.update(f"copying {name} to {self.copy.url}")
+            self._begin(name)
             self.copy.write(name, content)
             self._copied[name] = content
+
+    def _begin(self, name: str) -> None:
+        """Reports the copy of a file. Raises: OSError if the drive has vanished meanwhile: its folders would be made anew."""
+        if self._copied and self.copy.is_local and not Path(self.copy.root).is_dir():
+            raise OSError("what was copied is gone")
+        self.progress.update(f"copying {name} to {self.copy.url}")
 
 
 class Following(Copying):

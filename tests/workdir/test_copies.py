@@ -348,6 +348,25 @@ def test_a_drive_that_was_unmounted_is_not_written_anew(run: Path, tmp_path: Pat
     assert contents(run) == contents(tmp_path / "drive" / "copy")
 
 
+def test_a_drive_that_vanishes_during_a_copy_is_not_written_anew(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    copies, write = copying(run, tmp_path / "drive" / "copy"), RemoteRun.write
+    (tmp_path / "drive").mkdir()
+    write_run(run, CONFIG, [4], 4)
+    copies.once()
+    write_run(run, CONFIG, [4, 8], 8)
+
+    def write_and_unmount(self: RemoteRun, name: str, content: bytes) -> None:
+        write(self, name, content)
+        (tmp_path / "drive").rename(tmp_path / "away")
+
+    monkeypatch.setattr(RemoteRun, "write", write_and_unmount)
+    with pytest.raises(OSError, match="what was copied is gone"):
+        copies.once()
+    assert not (tmp_path / "drive").exists()
+
+
 def test_the_last_copy_that_fails_is_a_failure(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
