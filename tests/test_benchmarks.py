@@ -69,25 +69,18 @@ def toy(tmp_path: Path, shape: str, *words: str) -> tuple[dict, str]:
     return json.loads((tmp_path / "found").read_text()), found.stdout
 
 
+@needs.torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "tokens"), [("transformer_big", 4 * (16 + 16)), ("bert_large", 64), ("llama_1b", 64)]
 )
-def test_the_toy_form_measures_the_real_step(shape: str, tokens: int, tmp_path: Path):
-    figures, text = toy(tmp_path, shape)
-    planned, (ours,) = figures["plan"], figures["rounds"]["ours"]
+def test_the_toy_form_measures_the_real_step_beside_pytorch(shape: str, tokens: int, tmp_path: Path):
+    """The peer has the same parameters; the benchmark itself refuses others."""
+    figures, text = toy(tmp_path, shape, "--peer", "torch")
+    planned, (ours,), (theirs,) = figures["plan"], figures["rounds"]["ours"], figures["rounds"]["torch"]
     assert (figures["shape"], planned["tokens"], planned["peak"]) == (shape, tokens, None)
     assert ours["memory"] > planned["memory"] > 4 * planned["parameters"] and planned["weights"] > planned["attention"]
     assert ours["seconds"] > 0 and 3 < ours["loss"] < 7 and "–" in text
-
-
-@needs.torch
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", ["transformer_big", "bert_large", "llama_1b"])
-def test_the_toy_form_runs_beside_pytorch(shape: str, tmp_path: Path):
-    """The peer has the same parameters; the benchmark itself refuses others."""
-    figures, text = toy(tmp_path, shape, "--peer", "torch")
-    (ours,), (theirs,) = figures["rounds"]["ours"], figures["rounds"]["torch"]
     assert abs(ours["loss"] - theirs["loss"]) < 1 and "ratio" in text
 
 
