@@ -407,16 +407,12 @@ def table_rows(
     pairs = itertools.pairwise(itertools.chain(table.rows, [(sys.maxsize, [])]))
     for place, ((line, cells), (next_line, _)) in enumerate(pairs, 1):
         mistakes = list[Mistake]()
-        first = next(iter(undecoded), next_line)
-        while first < next_line:
+        while (first := next(iter(undecoded), next_line)) < next_line:
             mistakes.append(Mistake(undecoded.pop(first), table.file, first))
-            first = next(iter(undecoded), next_line)
         if is_blank(cells):
             cells = [""] * table.width
-        else:
-            wrong = table.wrong(cells, last)
-            if wrong:
-                mistakes.append(Mistake(wrong, table.file, line))
+        elif wrong := table.wrong(cells, last):
+            mistakes.append(Mistake(wrong, table.file, line))
         if mistakes:
             bad.add(place, mistakes[0])
         present = cells + [""] * (table.width - len(cells))

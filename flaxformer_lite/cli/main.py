@@ -131,8 +131,7 @@ def run(name: str, words: Sequence[str]) -> None:
     arguments, unknown = parser.parse_known_intermixed_args(words)
     LOGGER.setLevel(logging.WARNING if arguments.quiet else logging.INFO)
     options = re.findall(r"--[\w.-]+", parser.format_usage())
-    wrong = [word for word in unknown if not takes_settings or suggest(word, options, cutoff=0.85)]
-    if wrong:
+    if wrong := [word for word in unknown if not takes_settings or suggest(word, options, cutoff=0.85)]:
         hint = suggest(wrong[0], options) or f"; its options are {', '.join(options)}"
         fail(f"{name} does not take {' '.join(wrong)}{hint}")
     arguments.flags = unknown

@@ -25,9 +25,9 @@ def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.tools.corpus.part import typed_part
     from flaxformer_lite.tools.ops.stores import make_stores
 
-    part = typed_part(arguments.part)
+    share = typed_part(arguments.part)
     config = load_config(arguments.config, arguments.flags)
     with Progress() as progress:
-        stores = make_stores(config, progress, part)
+        stores = make_stores(config, progress, share)
     for store in stores:
         print(json.dumps(list_stores(store)[0], indent=2))

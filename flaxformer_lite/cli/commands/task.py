@@ -64,9 +64,8 @@ class TaskCommand:
         task = form.task(next(task for task in tasks.tasks() if task.name == self.name))
         check = functools.partial(check_model, form, task)
         run, model = opened_run(arguments, form, check)
-        answering = TaskAnswering(model, task, form)
         check(model)  # before the first line is read
-        write(blocks, answering, chosen_output(arguments), run)  # the engine decides the answers
+        write(blocks, TaskAnswering(model, task, form), chosen_output(arguments), run)  # the engine decides the answers
 
 
 def check_model(form: TaskLines[Any], task: "Task[Any, Any]", model: "TextModel") -> None:

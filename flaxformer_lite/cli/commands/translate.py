@@ -50,8 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     wanted = typed(TranslationOptions, arguments)
     decode = typed_settings(arguments)
     forced = wanted.forced()
-    opened = functools.partial(open_obeying, "Translator", lambda own: own.changed(decode))
-    engine = run_by_engine(arguments, opened)
+    engine = run_by_engine(arguments, functools.partial(open_obeying, "Translator", lambda own: own.changed(decode)))
     loaded = (
         translation.load_runs(folder, wanted, chosen_weights(arguments), forced)
         if engine is None
