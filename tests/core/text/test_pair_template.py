@@ -2,8 +2,8 @@
 
 import pytest
 
-from flaxformer_lite.core.text.pair_template import cut_pair, pair_ending, pair_text
 from flaxformer_lite.core.text.characters import ByteTokenizer
+from flaxformer_lite.core.text.pair_template import cut_pair, pair_ending, pair_text
 
 TEMPLATE = "<{query}|{document}> yes?"
 
