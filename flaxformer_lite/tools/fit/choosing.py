@@ -59,6 +59,10 @@ def chosen(
     """
     folder = open_run(start)
     base = folder.config()
+    if base.data.tokenizer is None:
+        raise ValueError(
+            f"{folder.called} has no tokenizer to read texts: add tokenizer.json, or the model's own files"
+        )
     pairs = list(recipe.source.open("data.train"))
     objective = recipe.objective
     if type(base.objective) is type(objective):

@@ -448,6 +448,12 @@ def test_a_refused_call_leaves_nothing_that_another_is_refused_for(bert: str, tm
         fit(bert, ["a"], tmp_path / "run")  # type: ignore[list-item]
 
 
+def test_a_model_without_a_tokenizer_is_refused_by_the_name_that_was_given(tmp_path: Path):
+    folder = FIXTURES / "hf" / "bert" / "hub_layout"
+    with pytest.raises(ValueError, match=rf"^{folder} has no tokenizer to read texts: add tokenizer.json"):
+        fit(str(folder), reviews(40), tmp_path / "run")
+
+
 def test_the_judgements_of_a_search_are_rows(tmp_path: Path):
     """By hand: a document of gain 0 is a negative; a query without an answer is no row."""
     (tmp_path / "qrels").mkdir()
