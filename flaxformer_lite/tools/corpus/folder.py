@@ -127,8 +127,9 @@ class Corpus:
         is_written = False
         while not is_written:
             with self.place.claim(MANIFEST, wait=True), contextlib.suppress(ConflictError):
+                names = self.place.names()  # listed first: another process writes the manifest before its pieces
                 before = read_corpus_manifest(self.folder, self.place)
-                if not before and self.place.names():
+                if names and not before:
                     raise ValueError(
                         f"{self.folder} holds files but no {MANIFEST}.json: choose a new or an empty folder as -o"
                     )

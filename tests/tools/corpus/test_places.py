@@ -112,6 +112,20 @@ def test_two_at_once_answer_each_piece_once(url: str, whole: Mapping[str, bytes]
     assert sorted(answered) == sorted(LINES[::SIZE]) and there(url) == whole
 
 
+def test_a_manifest_that_another_start_writes_meanwhile_is_read(url: str, monkeypatch: pytest.MonkeyPatch):
+    one, other = Corpus(url, ENDING), Corpus(url, ENDING)
+    read = one.place.read
+
+    def slow_read(name: str) -> bytes | None:
+        content = read(name)
+        if content is None:
+            other.agree({"ending": ENDING})
+        return content
+
+    monkeypatch.setattr(one.place, "read", slow_read)
+    one.agree({"ending": ENDING})
+
+
 def test_the_claim_of_a_dead_process_is_taken_and_that_of_a_live_one_is_not(
     url: str, whole: Mapping[str, bytes], quick: None, capsys: pytest.CaptureFixture
 ):
