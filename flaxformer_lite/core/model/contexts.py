@@ -107,7 +107,7 @@ class StepContext(NamedTuple):
     first_slot: Int[Array, ""]
     """First slot of the cache that the new keys are written to."""
     slots: Int[Array, "_"] | None = None
-    """Slots that the last of several new keys are written to, in a cache as wide as the sliding window. The queries then attend to
+    """Slots of the newest keys, in a cache that is only as wide as the sliding window. The queries of a longer text then attend to
     the cache as it was before, followed by the new keys. None: new keys are written from `first_slot` on, then attended to."""
     bias: Float[Array, "..."] | None = None
     """Addend of the scores of self-attention."""

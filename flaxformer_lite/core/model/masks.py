@@ -108,7 +108,7 @@ EVERY_KEY = AttentionMask(None, MaskStructure())
 
 
 class LayerMasks(NamedTuple):
-    """The masks of self-attention in a stack: of most layers, and of those with a sliding window where only some have one."""
+    """The masks of self-attention in a stack: of all layers, or of those without (`most`) and with a sliding window (`local`)."""
 
     most: AttentionMask = EVERY_KEY
     local: AttentionMask | None = None

@@ -33,7 +33,7 @@ class Extent(IntEnum):
 
     WHOLE = 0
     PARTLY = 1
-    """Not the part that `Tokenizers.refusal` names."""
+    """All but a part of the pair, such as some of its labels; `Tokenizers.refusal` says which part."""
     CUT = 2
     """Without the first turns of a conversation; without any token if already its last turn is too long."""
     REFUSED = 3

@@ -217,7 +217,7 @@ class Tokenizers:
         return ""
 
     def refusal(self, pair: Pair) -> str | None:
-        """Returns the reason why a pair cannot be read, or which part of it is not; None if it is read whole."""
+        """Returns why a pair cannot be read, or which part of it is left out; None if the whole pair is read."""
         return None
 
     def encode_pairs(self, pairs: Sequence[Pair]) -> Iterator[EncodedPair]:

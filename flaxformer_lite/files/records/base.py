@@ -50,7 +50,7 @@ class Record(Checked, at="record"):
     names: ClassVar[tuple[str, ...]] = ()
     """The settings that name texts of a row, which commands ask."""
     beside: ClassVar[tuple[str, ...]] = ()
-    """Fields that are read where a row has them."""
+    """Optional fields of a row, beside those of the record's settings."""
 
     shares_target: ClassVar[bool] = False
     """Whether several rows have the same target, as questions have one text: they are held out together."""

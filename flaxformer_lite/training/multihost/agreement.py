@@ -135,8 +135,8 @@ class Processes:
 
 
 class StopConsensus(StopRequest):
-    """A signal to any process, or a notice of JAX's preemption service, stops all of them after the same step, at the latest the
-    next but one.
+    """A signal to any process, or a notice of JAX's preemption service, stops all of them after the same step: at the
+    latest two steps later.
 
     The answer of each exchange is fetched at the next one, so that no process waits for a step in progress. During an evaluation no
     step is: there it is fetched `now`, after each batch, or round of batches, of all processes, and ends the evaluation in all.

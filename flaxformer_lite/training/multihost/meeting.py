@@ -182,7 +182,7 @@ def exit_on_error() -> Iterator[None]:
 
 
 def explain_abort(_: int) -> None:
-    """Handles SIGABRT once the processes have met: the first process, or a heartbeat, is missing.
+    """Handles SIGABRT once the processes have met: JAX sends it if the first process is gone, or another one is silent.
 
     Asks JAX for nothing: before its devices exist, and after, it would wait for the process that is gone.
     """
