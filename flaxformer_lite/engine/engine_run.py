@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from flaxformer_lite.base.hardware import usable_cores
@@ -61,13 +60,9 @@ class EngineRun:
         return TextGenerator(self, self.tokenizers, self.decode, self.wanted.run)
 
     @property
-    def path(self) -> Path:
-        return Path(self.wanted.run)
-
-    @property
     def required_tokenizers(self) -> Tokenizers:
         """The tokenizers. Raises: ValueError if the run has none."""
-        return required_tokenizers(self.tokenizers, self.path)
+        return required_tokenizers(self.tokenizers, self.wanted.run)
 
     @cached_property
     def unknown(self) -> UnknownText:
@@ -141,7 +136,7 @@ def open_engine(wanted: RunWeights, kind: str = "Translator") -> EngineRun:
     searching = PromptSearch if kind == PromptSearch.kind else EngineSearch
     decode = read_decode(export.facts["decode"])
     longest = Sizes(*export.facts["sizes"]).longest_source
-    form = Sources(tokenizers, decode, longest, Path(wanted.run))  # type: ignore[arg-type]  # token ids need no tokenizers
+    form = Sources(tokenizers, decode, longest, wanted.run)  # type: ignore[arg-type]  # token ids need no tokenizers
     return in_own_direction(EngineRun(wanted, export, library, form, searching))
 
 

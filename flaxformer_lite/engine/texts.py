@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from flaxformer_lite.base.console import warn
@@ -129,7 +128,7 @@ def in_own_direction(run: Directed) -> Directed:
     return run.between() if has_own else run
 
 
-def required_tokenizers(tokenizers: Tokenizers | None, path: Path | str) -> Tokenizers:
+def required_tokenizers(tokenizers: Tokenizers | None, path: str) -> Tokenizers:
     """Returns the tokenizers of a run. Raises: ValueError if it has none."""
     if tokenizers is None:
         raise ValueError(

@@ -229,11 +229,11 @@ def open_recording(folder: RunFolder, progress: Progress | None = None, config: 
     check_seal(folder.path, config, resumed=True)
     step, meta = next(((step, manifest["meta"]) for step, manifest in manifests(folder.checkpoints)), (0, None))
     if config.data.train is None or (meta is not None and meta["parameters_only"]):
-        raise ValueError(f"{folder.path} took no step of a training: name a run that `flaxformer-lite train` has made")
+        raise ValueError(f"{folder.name} took no step of a training: name a run that `flaxformer-lite train` has made")
     with tempfile.TemporaryDirectory() as scratch:
         data = look_at_data(config, folder, Path(scratch), progress or Progress(silent=True))
     if meta is None:
-        warn(f"{folder.path} has no checkpoint yet: whether the data is still that of its steps is not known")
+        warn(f"{folder.name} has no checkpoint yet: whether the data is still that of its steps is not known")
         meta = {"data": data.train.fingerprint}
     loop_state = read_loop_state(meta, step, folder, data)
     reached = max([step, *(row["step"] for row in folder.rows() if row["split"] == "train")])

@@ -133,7 +133,7 @@ class Run:
     @property
     def required_tokenizers(self) -> Tokenizers:
         """The tokenizers. Raises: ValueError if the run has none."""
-        return required_tokenizers(self.tokenizers, self.path)
+        return required_tokenizers(self.tokenizers, self.folder.name)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -143,7 +143,7 @@ class Run:
     @cached_property
     def text_model(self) -> JaxModel:
         """The part of the run that reads texts in one pass."""
-        return JaxModel(Path(self.folder.called), self.config, self.tokenizers, self.params, self.placement)
+        return JaxModel(self.folder.called, self.config, self.tokenizers, self.params, self.placement)
 
     @property
     def model(self) -> Transformer:
@@ -598,7 +598,7 @@ def load_ensemble(
         check_translates(other.config.model, partial(use_command, other.config))
         if other.vocabulary != first.vocabulary:
             raise ValueError(
-                f"{other.folder.path} has other tokenizers or another vocabulary than {first.folder.path}: train the runs of an "
+                f"{other.folder.name} has other tokenizers or another vocabulary than {first.folder.name}: train the runs of an "
                 "ensemble with one tokenizer, by data.tokenizer=FromRun(path=…)"
             )
     return dataclasses.replace(first, others=tuple(others)) if others else first

@@ -163,7 +163,7 @@ def form_of(config: Config, tokenizers: Tokenizers | None, folder: RunFolder, lo
         template = read_chat_template(folder.path, tokenizers.target)
         if template is not None:
             return Asking(tokenizers, config.decode, config.data.longest.target, template, prompt_of(config))
-    return Sources(tokenizers, config.decode, longest, folder.path)  # type: ignore[arg-type]  # token ids need none
+    return Sources(tokenizers, config.decode, longest, folder.name)  # type: ignore[arg-type]  # token ids need none
 
 
 def prompt_of(config: Config) -> TranslationPrompt:

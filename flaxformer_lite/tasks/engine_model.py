@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,7 +99,7 @@ def open_model(
 
     Raises: as `opened` and, before an export is made, as `check`, and CannotAnswer for a model with a decoder.
     """
-    unopened = EngineModel(Path(wanted.run), None, None, {}, None, NumpyHeads(None, None, {}), otherwise)  # type: ignore[arg-type]
+    unopened = EngineModel(wanted.run, None, None, {}, None, NumpyHeads(None, None, {}), otherwise)  # type: ignore[arg-type]
     # The config may be of another release: an export has one of this release.
     with contextlib.suppress(LookupError, TypeError):
         check(replace(unopened, config=config_of(own.tree)))

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -82,8 +81,8 @@ class TextModel(ABC):
 
     engine: ClassVar[str]
     """Its name in reports."""
-    path: Path
-    """The run folder, for messages."""
+    path: str
+    """The path or the URL of the run, for messages."""
     config: "Config"
     tokenizers: Tokenizers | None
     """None if the weights were imported without a tokenizer."""

@@ -187,7 +187,7 @@ class Evaluator:
         self.text_model = None
         if self.task is not None:
             placement = placed_groups(config, greedy, runner)
-            self.text_model = JaxModel(folder.path, config, tokenizers, None, placement)
+            self.text_model = JaxModel(folder.name, config, tokenizers, None, placement)
         self.metrics = config.metrics
         source = config.data.source("eval")
         if source is not None:
@@ -223,7 +223,7 @@ class Evaluator:
         if self.decoder is None:
             return None
         if self.config.objective.translates:
-            sources = Sources(tokenizers, greedy, longest.source, self.folder.path)
+            sources = Sources(tokenizers, greedy, longest.source, self.folder.name)
             pairs = self.data.pairs[: None if self._text_metric_names else NUM_SAMPLES]
             return AnswerScoring(sources, sources.questions(pairs), self.decoder)
         if not train.text_metrics or not isinstance(tokenizers, ChatTokenizers):

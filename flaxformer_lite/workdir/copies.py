@@ -184,7 +184,9 @@ def open_run(path: str | Path) -> RunFolder:
                 shutil.rmtree(step)
     if not is_run:
         raise ValueError(f"{path} holds no run (there is no config.json in it): give the URL of a run folder")
-    return open_run(copy)
+    folder = open_run(copy)
+    folder.name = path
+    return folder
 
 
 def is_copied(name: str) -> bool:

@@ -39,7 +39,7 @@ from typing import Any, TypeVar
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent, require_local, write_json, write_whole
 from flaxformer_lite.base.console import Failure, warn
 from flaxformer_lite.base.model_names import HUB, full_name
-from flaxformer_lite.base.remote_files import cached_models
+from flaxformer_lite.base.remote_files import cached_models, is_url
 from flaxformer_lite.base.stores import LEDGER
 from flaxformer_lite.config import Config, from_json, to_json
 from flaxformer_lite.config.differences import changed, describe_differences, differences, fixed, flatten
@@ -163,7 +163,7 @@ class RunFolder:
     @property
     def title(self) -> str:
         """The last part of the path or the URL of the run."""
-        return self.path.resolve().name if self.bucket is None else self.name.rpartition("/")[2]
+        return self.name.rpartition("/")[2] if is_url(self.name) else self.path.resolve().name
 
     @property
     def called(self) -> str:

@@ -1,7 +1,6 @@
 """Texts around a search. Oracle: a search that answers each source with itself."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -41,7 +40,7 @@ class Copying:
 
 
 def copying() -> TextTranslator:
-    form = Sources(Tokenizers(LETTERS, LETTERS), DecodeConfig(), 5, Path("run"))
+    form = Sources(Tokenizers(LETTERS, LETTERS), DecodeConfig(), 5, "run")
     return TextTranslator(Copying(), form)
 
 
@@ -64,7 +63,7 @@ def test_translations_are_the_decoders_answers_as_text():
     decoder = Decoder(model, DecodeConfig(beam_size=2, num_hypotheses=2, max_new_tokens=5))
     sources, reported = [[5, 7], [], [9, 4, 4]], []
     searcher = Mock(search=lambda _: decoder, weights=lambda _: variables, unknown=UnknownText(letters))
-    form = Sources(Tokenizers(letters, letters), decoder.config, 99, Path("run"))
+    form = Sources(Tokenizers(letters, letters), decoder.config, 99, "run")
     found = TextTranslator(searcher, form).hypotheses(
         list(map(letters.decode, sources)), progress=lambda *progress: reported.append(progress)
     )
@@ -87,7 +86,7 @@ def test_a_run_of_one_direction_and_one_without_tokenizer_say_so():
     without = Mock(tokenizers=None)
     assert in_own_direction(without) is without
     with pytest.raises(ValueError, match="the run run has no tokenizer: use the option --ids"):
-        required_tokenizers(None, Path("run"))
+        required_tokenizers(None, "run")
 
 
 def test_one_string_is_no_list():

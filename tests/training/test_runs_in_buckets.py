@@ -94,12 +94,19 @@ def test_it_is_the_run_in_a_folder(url: str, trained: Path):
     }
 
 
+def test_messages_name_it_by_its_url(url: str):
+    with pytest.raises(ValueError, match=f"so the run {url} cannot classify: use translate, or"):
+        load(url).classify(["a"])
+    with pytest.raises(ValueError, match=f"the run {url} has no tokenizer: use the option --ids"):
+        _ = dataclasses.replace(load(url), tokenizers=None).tokenizer
+
+
 @pytest.mark.slow
 def test_commands_read_it_by_its_url(url: str, tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]):
     """Results of `evaluate` are in the bucket afterwards, and stay there; a damaged object is told."""
     assert not main(["evaluate", url, "--split", "eval", "--beam-size", "1"])
     report = Store(url).read("evaluations/eval.json").content or b""
-    assert json.loads(report) == json.loads(capsys.readouterr().out)
+    assert json.loads(report) == json.loads(capsys.readouterr().out) and json.loads(report)["run"] == url
     shutil.rmtree(disk)
     assert not main(["train", url, "--train.steps", "8"]), "the URL stands for its config and is continued"
     assert not main(["rows", url, "7"]) and not main(["seen", url, "a"])

@@ -121,6 +121,7 @@ def test_a_copy_follows_its_run(run: Path, tmp_path: Path):
     upload(run)
     folder = open_run(URL)
     assert folder.path == cache_folder(URL) and folder.config() == tiny_config()
+    assert (folder.name, folder.title) == (URL, "run"), "messages name the URL"
     kept = (folder.checkpoints / "8" / "state" / "d" / "0a").stat().st_ino
     write_run(run, tiny_config(), [8, 12], 12, evaluated=(8,))
     FlakyFileSystem.reset()

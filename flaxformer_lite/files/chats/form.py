@@ -5,7 +5,6 @@ Needs no JAX.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from flaxformer_lite.base.console import counted, warn
@@ -58,8 +57,8 @@ class Form:
 class Sources(Form):
     """An encoder–decoder reads a source, with the special ids of its direction."""
 
-    path: Path
-    """The run folder, for messages."""
+    path: str
+    """The path or the URL of the run, for messages."""
 
     def check(self, model: object, command: Callable[[], str]) -> None:
         """Raises: ValueError if a model of this `ModelConfig` does not translate. command: returns the command that fits it."""

@@ -36,7 +36,7 @@ def search_report(
     """
     if candidates is None and run.config.model.sentence_embedding is None:
         raise ValueError(
-            f"the run {run.path} makes no vectors, so it cannot search a corpus: give it the results of a first search to "
+            f"the run {run.folder.name} makes no vectors, so it cannot search a corpus: give it the results of a first search to "
             "order, by --candidates FILE"
         )
     same = len(folder.queries.keys() & folder.corpus.keys())
@@ -70,7 +70,7 @@ def evaluate_search(
     if other != place:
         raise ValueError(f"{kept} has the figures of {other}: rename one of the two folders, or remove this file")
     figures, results = search_report(run, folder, candidates, by)
-    about = {"run": str(run.folder.path), "split": name, "folder": place, "step": run.step}
+    about = {"run": run.folder.name, "split": name, "folder": place, "step": run.step}
     return finite({**about, **told, **figures}), results
 
 
@@ -78,7 +78,7 @@ def save_search(run: Run, report: dict[str, object], results: Results) -> None:
     """Writes the report on a search and its results to the folder of a run. Raises: OSError if the results cannot be written."""
     save_scores(run, report, [], None)
     name = f"hypotheses/{report['split']}.trec"
-    write_results(run.folder.path / name, results, run.folder.path.name)
+    write_results(run.folder.path / name, results, run.folder.title)
     run.folder.publish(name)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ CODES = ("eng_Latn", "deu_Latn", "fra_Latn")
 
 
 def sources_of(tokenizers: Tokenizers, most: int = 10**3) -> Sources:
-    return Sources(tokenizers, DecodeConfig(), most, Path("run"))
+    return Sources(tokenizers, DecodeConfig(), most, "run")
 
 
 def one_direction() -> Sources:
