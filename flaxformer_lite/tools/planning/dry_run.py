@@ -21,6 +21,7 @@ from flaxformer_lite.training.data import RunData, look_at_data
 from flaxformer_lite.training.setup import mesh_for
 from flaxformer_lite.training.summary import describe_data, describe_devices
 from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir.bucket import bucket_to_train
 
 MOST_SETTINGS = 20
 """The most settings of a group that are shown."""
@@ -32,14 +33,17 @@ def dry_run(config: Config, workdir: str | Path) -> list[str]:
     """Returns lines on the settings that are not the default ones, the model, the data, the memory of a step, and one example.
 
     Tokenizers and token stores that the run in `workdir` has are read; others are made, and the largest batch is compiled, as
-    training does. The folder for all that is removed at the end.
+    training does. The folder for all that, and for the small files of a run in a bucket, is removed at the end.
 
     Raises: ValueError if the data does not fit the config, or a batch does not fit the devices.
     """
     with tempfile.TemporaryDirectory() as scratch, Progress(3) as progress:
         mesh = mesh_for(config)
         typed = config
-        run = RunFolder(workdir)
+        if (bucket := bucket_to_train(workdir)) is not None:
+            bucket.here = Path(scratch, "run")
+            bucket.pull()
+        run = RunFolder(workdir, bucket=bucket)
         data = look_at_data(run.continued(config), run, Path(scratch), progress)
         config = data.config.concrete
         runner = make_runner(config.train.runner, train_task(config), mesh)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.config import Config, load_config
+from flaxformer_lite.base.stores import LEDGER, Store
+from flaxformer_lite.config import Config, load_config, to_json
 from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.objectives import SentenceEmbeddings
@@ -19,6 +20,7 @@ from flaxformer_lite.run.recording import show_row, tokens_as_text
 from flaxformer_lite.tools.planning.dry_run import describe_settings, dry_run, shape_in_words
 from flaxformer_lite.training.data import RunData, look_at_data, read_data
 from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir.bucket import Ledger
 from tests.support.experiments import tiny_config, use_one_device
 from tests.support.objectives import example
 from tests.support.tokenizers import gapped
@@ -119,6 +121,27 @@ def test_a_dry_run_shows_what_training_would_see_and_writes_nothing(tmp_path: Pa
     assert is_date(given.removeprefix("<s>")) and predicted == given.removeprefix("<s>") + "</s>"
     assert read.endswith("</s>")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_reads_a_run_at_a_url_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also at a URL where no run is yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    store, config, found = Store(f"file://{tmp_path}/run"), tiny_config(), list[object]()
+
+    def look(config: Config, run: RunFolder, scratch: Path, progress: Progress) -> RunData:
+        found.append((run.name, (run.path / "config.json").is_file() and run.typed_config()))
+        raise ValueError("seen")
+
+    monkeypatch.setattr("flaxformer_lite.tools.planning.dry_run.look_at_data", look)
+    for content in None, to_json(config).encode():
+        if content is not None:
+            store.write("config.json", content)
+            store.write(LEDGER, Ledger().as_json())
+        before = {*tmp_path.rglob("*")}
+        with pytest.raises(ValueError, match=r"^seen$"):
+            dry_run(config, store.url)
+        assert {*tmp_path.rglob("*")} == before
+    assert found == [(store.url, False), (store.url, config)]
 
 
 def is_date(text: str) -> bool:
