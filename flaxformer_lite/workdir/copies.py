@@ -251,6 +251,8 @@ def sync(run: str, copy: str, every: float | None = None) -> None:
             is_done = was_trained and failure is None
             if every is None or (not is_trained and (is_done or time.monotonic() > end)):
                 break
+            wait = f"a training in {run} to start, at most {WAIT_SECONDS:.0f} s"
+            progress.update(f"waiting for {'the next copy' if is_trained or was_trained else wait}")
             time.sleep(every)
     if failure is not None:
         raise Failure(f"{copy} is not up to date ({failure}): the same command copies the rest")

@@ -367,6 +367,32 @@ def test_a_drive_that_vanishes_during_a_copy_is_not_written_anew(
     assert not (tmp_path / "drive").exists()
 
 
+def test_a_copy_that_repeats_says_what_it_waits_for(run: Path, monkeypatch: pytest.MonkeyPatch):
+    """Without a training it ends after WAIT_SECONDS, which it says; in a training it waits for the next copy."""
+    said = list[str]()
+    monkeypatch.setattr(copies, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(Progress, "update", lambda self, activity: said.append(activity))
+    write_run(run, CONFIG, [4], 4)
+    sync(str(run), URL, every=0.1)
+    assert said[0].startswith("copying") and said[-1] == f"waiting for a training in {run} to start, at most 0 s"
+    training = start_training(run)
+    sync(str(run), URL, every=0.02)
+    training.join()
+    assert said[-1] == "waiting for the next copy"
+
+
+def test_a_damaged_copy_is_copied_anew_once_its_folder_is_deleted(run: Path, tmp_path: Path):
+    """The remedy in docs/training.md; of a copy that has all names, no content is read."""
+    write_run(run, CONFIG, [4, 8], 8)
+    copying(run, copy := tmp_path / "copy").once()
+    (copy / "checkpoints" / "8" / "state" / "d" / "0a").write_text("damaged")
+    copying(run, copy).once()
+    assert why_damaged(copy / "checkpoints", 8) is not None
+    shutil.rmtree(copy / "checkpoints" / "8")
+    copying(run, copy).once()
+    assert contents(run) == contents(copy)
+
+
 def test_the_last_copy_that_fails_is_a_failure(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -3,7 +3,7 @@
   flaxformer-lite sync runs/mine s3://BUCKET/mine
   flaxformer-lite sync runs/mine /mnt/copy/mine --every 60
 
-The copy is a run: every command reads it, and copied back to a folder it continues.
+The copy is a run: every command reads it. Copied back, a run of a folder continues in a folder, a run of a bucket at its URL.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import argparse
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="FROM", help="folder or URL of the run")
     parser.add_argument("copy", metavar="TO", help="folder or URL: a new or empty place, or a copy of this run")
-    help = "copy every so many seconds, at least 1, until the training in FROM has ended"
+    help = "copy every so many seconds, at least 1, until the training in FROM has ended; waits up to 5 minutes for its start"
     parser.add_argument("--every", type=float, metavar="SECONDS", help=help)
 
 
