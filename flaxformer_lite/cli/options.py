@@ -56,7 +56,7 @@ def add_option(
     is_run: bool = False,
     **about: Any,
 ) -> None:
-    """Adds an option, and its `Mark` to `arguments.marks`. about: keywords of `add_argument`."""
+    """Adds an option, and its `OptionEffect` to `arguments.marks`. about: keywords of `add_argument`."""
     added = parser.add_argument(*names, **about)
     mark = OptionEffect(names[0], decides, of_jax, is_setting, is_run)
     parser.set_defaults(marks={**(parser.get_default("marks") or {}), added.dest: mark})

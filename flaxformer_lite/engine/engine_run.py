@@ -131,7 +131,7 @@ def open_export(wanted: RunWeights, kind: str) -> tuple[Export, Any, Tokenizers 
 
 
 def open_engine(wanted: RunWeights, kind: str = "Translator") -> EngineRun:
-    """Returns the run that translates or continues prompts, as CTranslate2's class `kind` reads it. Raises: as `opened`."""
+    """Returns the run that translates or continues prompts, as CTranslate2's class `kind` reads it. Raises: as `open_export`."""
     export, library, tokenizers = open_export(wanted, kind)
     searching = PromptSearch if kind == PromptSearch.kind else EngineSearch
     decode = read_decode(export.facts["decode"])

@@ -82,7 +82,7 @@ def import_hf(
         data = replace(data, translation=translation_prompt(loaded, [adapters or folder, folder], origin, tokenizers))
         config = Config(
             model=loaded.model,
-            objective=reranking(loaded, adapters or folder, tokenizers)
+            objective=reranking(loaded, [adapters or folder, folder], tokenizers)
             or with_prompts(objective(loaded, tokenizers), loaded.steps),
             data=data,
             train=TrainConfig(trainable=("*", *(f"!{path}" for path in loaded.family.buffers if path in paths))),
@@ -253,7 +253,7 @@ def objective(imported: Imported, tokenizers: Tokenizers | None) -> Objectives:
     return default_objective(imported.model, names, mask, labels_of_text)
 
 
-def reranking(imported: Imported, folder: Path, tokenizers: Tokenizers | None) -> Reranking | None:
+def reranking(imported: Imported, folders: Sequence[Path], tokenizers: Tokenizers | None) -> Reranking | None:
     """Returns the objective of a model that scores pairs in the words of a template, or by logits; None for another model.
 
     Raises: ValueError for pairs that no template writes.
@@ -262,8 +262,8 @@ def reranking(imported: Imported, folder: Path, tokenizers: Tokenizers | None) -
     if messages is None:
         return Reranking() if words else None
     if tokenizers is None:
-        raise ValueError(f"{folder} has no tokenizer that is read: its pairs of texts in a chat template need one")
-    return Reranking(pair_template=read_pair_template(folder, messages, tokenizers.source))
+        raise ValueError(f"{folders[0]} has no tokenizer that can be read: its chat template of pairs needs one")
+    return Reranking(pair_template=read_pair_template(folders, messages, tokenizers.source))
 
 
 def target_language(folder: Path, source: str, model: ModelConfig, config: Mapping[str, object]) -> str | None:

@@ -229,7 +229,9 @@ def open_recording(folder: RunFolder, progress: Progress | None = None, config: 
     check_seal(folder.path, config, resumed=True)
     step, meta = next(((step, manifest["meta"]) for step, manifest in manifests(folder.checkpoints)), (0, None))
     if config.data.train is None or (meta is not None and meta["parameters_only"]):
-        raise ValueError(f"{folder.name} took no step of a training: name a run that `flaxformer-lite train` has made")
+        raise ValueError(
+            f"{folder.called} took no step of a training: name a run that `flaxformer-lite train` has made"
+        )
     with tempfile.TemporaryDirectory() as scratch:
         data = look_at_data(config, folder, Path(scratch), progress or Progress(silent=True))
     if meta is None:

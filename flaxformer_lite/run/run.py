@@ -133,7 +133,7 @@ class Run:
     @property
     def required_tokenizers(self) -> Tokenizers:
         """The tokenizers. Raises: ValueError if the run has none."""
-        return required_tokenizers(self.tokenizers, self.folder.name)
+        return required_tokenizers(self.tokenizers, self.folder.called)
 
     @property
     def tokenizer(self) -> Tokenizer:

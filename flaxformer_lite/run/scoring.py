@@ -184,7 +184,7 @@ def score(
     trainable = languages is None or languages.trainable
     converses = objective.reads == "conversations"
     if not trainable:
-        note("the loss is left out: the places of tokens in data.languages are those of use, not of training")
+        note("the loss is left out: data.languages puts language tokens where answers need them, not where a loss does")
     with Progress(len(pairs)) as progress:
         scores: dict[str, Any] = {}
         answers_files = name == "files" and not objective.translates

@@ -2,7 +2,7 @@
 
 A folder has `lines.py`, how the command reads and writes lines, which loads no
 JAX; `answers.py`, the task itself; and `recipe.py`, the settings of a training on rows of data (`recipe.py` has that contract). A
-new task is a folder, and its name in `NAMES`, in `tasks` and in `recipes`.
+new task is a folder, and its name in `TASK_FOLDERS`, in `tasks` and in `recipes`.
 """
 
 from collections.abc import Callable

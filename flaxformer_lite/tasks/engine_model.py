@@ -97,7 +97,7 @@ def open_model(
 ) -> EngineModel:
     """Returns a model as CTranslate2 reads it. otherwise: see `EngineModel`. check: raises if the model lacks a head.
 
-    Raises: as `opened` and, before an export is made, as `check`, and CannotAnswer for a model with a decoder.
+    Raises: as `open_export` and, before an export is made, as `check`, and CannotAnswer for a model with a decoder.
     """
     unopened = EngineModel(wanted.run, None, None, {}, None, NumpyHeads(None, None, {}), otherwise)  # type: ignore[arg-type]
     # The config may be of another release: an export has one of this release.

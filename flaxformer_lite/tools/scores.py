@@ -42,7 +42,7 @@ class Scoring:
         scores, hypotheses = score(run, data, self.decode, asks=asks)
         wanted = run.read and run.read.wanted
         report: dict[str, Any] = {
-            "run": run.folder.name,
+            "run": run.folder.called,
             "split": data.name,
             "weights": (wanted and wanted.weights) or run.config.weights,
             "weights_dtype": wanted.dtype if wanted else "float32",

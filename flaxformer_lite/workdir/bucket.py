@@ -257,15 +257,21 @@ class RunBucket:
         if not self.ledger.steps and not self._local():
             self.store.delete([LEDGER])  # a mistake ended the run before its first step
 
+    def check_empty(self) -> None:
+        """Raises: ValueError if the place has files of others than a run."""
+        others = [name for name in self.store.names() if not name.startswith(".")]
+        if others and self.store.read(LEDGER).content is None:  # another process may start there now
+            raise ValueError(
+                f"--workdir {self.store.url} holds files, such as {others[0]}, but no {LEDGER}: choose an empty place; or copy a "
+                "run there to a folder, and train in it"
+            )
+
     def _take(self) -> None:
         """Makes this process the holder, after watching the beat of another one that may have died."""
         url = self.store.url
         stored = self.store.read(LEDGER)
-        if stored.content is None and (other := [name for name in self.store.names() if not name.startswith(".")]):
-            raise ValueError(
-                f"--workdir {url} holds files, such as {other[0]}, but no {LEDGER}: choose an empty place; or copy a run there to "
-                "a folder, and train in it"
-            )
+        if stored.content is None:
+            self.check_empty()
         refusal = f"another process is training in {url}: wait until it has ended, or choose another --workdir"
         ledger = read_ledger(stored.content, url)
         end = time.monotonic() + BEAT_SECONDS * PATIENCE

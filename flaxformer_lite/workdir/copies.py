@@ -1,5 +1,5 @@
-"""A copy of a run: a folder or URL to which `flaxformer-lite sync` copies it, one way, any number of times; and runs at URLs, of
-which this machine has a copy to read.
+"""Copies of runs: those that `flaxformer-lite sync` makes, one way, any number of times; and the local copies by which commands
+read runs at URLs.
 
 A copy is a whole run after every single write, at worst an older one: the marker of a checkpoint is written last and deleted first,
 and the ledger of a run in a bucket is written after its checkpoints. `.run_id` has a random number, the same in a run and in its
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from flaxformer_lite.base.console import Failure, Progress, note
+from flaxformer_lite.base.console import Failure, Progress, note, warn
 from flaxformer_lite.base.remote_files import cache_folder, describe_error, is_store, is_url, reading
 from flaxformer_lite.base.stores import BEAT_SECONDS, LEDGER, PATIENCE
 from flaxformer_lite.engine.exports import EXPORTS
@@ -41,7 +41,7 @@ class Copying:
     """The copies of a run to one place."""
 
     is_cache = False
-    """Whether the copy is this machine's own: it may have no complete checkpoint for a while; its answers are not compared."""
+    """Whether the copy is this machine's own: it may have no complete checkpoint for a while."""
 
     def __init__(self, run: str, copy: str, progress: Progress) -> None:
         self.run, self.copy, self.progress = RemoteRun(run), RemoteRun(copy), progress
@@ -63,8 +63,7 @@ class Copying:
         here = [name for name in here if step_of(name) is None or step_of(name) in places]
         self._check(here, there, newest := max(places, default=-1))
         for name in sorted((name for name in here if step_of(name) is None), key=lambda name: name != "config.json"):
-            if not (self.is_cache and name in there and name.startswith(ANSWER_FOLDERS)):
-                self._put(name, self.run.read(name), there)
+            self._put(name, self.run.read(name), there)
         for step, place in sorted(places.items()):
             self._copy_step(step, place, {name for name in here if step_of(name) == step}, there)
         if ledger is not None:
@@ -151,7 +150,9 @@ class Following(Copying):
     is_cache = True
 
     def _is_old(self, name: str, newest: int) -> bool:
-        return is_copied(name)
+        return is_copied(name) and not name.startswith(
+            ("evaluations/", "hypotheses/")
+        )  # results of `evaluate URL` are here only
 
     def _check(self, here: Sequence[str], there: set[str], newest: int) -> None:
         """Does nothing: the copy is nobody else's."""
@@ -181,7 +182,7 @@ def open_run(path: str | Path) -> RunFolder:
             following.once()
         for step in copy.glob("checkpoints/*"):
             if not (step / MARKER).is_file():  # its copy was cut short
-                shutil.rmtree(step)
+                shutil.rmtree(step, ignore_errors=True)
     if not is_run:
         raise ValueError(f"{path} holds no run (there is no config.json in it): give the URL of a run folder")
     folder = open_run(copy)
@@ -226,7 +227,7 @@ def sync(run: str, copy: str, every: float | None = None) -> None:
         copying, was_trained, end = Copying(run, copy, progress), False, time.monotonic() + WAIT_SECONDS
         failure: str | None = None
         ledger: Ledger | None = None
-        changes, since = 0, 0.0
+        changes, since, is_silent = 0, 0.0, False
         while True:
             before, is_trained = failure, True
             try:
@@ -243,10 +244,10 @@ def sync(run: str, copy: str, every: float | None = None) -> None:
                 failure = describe_error(error)
             if before is None and failure is not None and every is not None:
                 progress.warn(
-                    f"{copy} cannot be written ({failure}): the training goes on, and the copy is tried again"
+                    f"the copy to {copy} failed ({failure}): the training goes on, and the copy is tried again"
                 )
             # The first ledger may be that of a process that was killed.
-            was_trained = was_trained or changes > 1 or (is_trained and ledger is None)
+            was_trained = was_trained or changes > 1 or (is_trained and ledger is None and failure is None)
             end = time.monotonic() + WAIT_SECONDS if is_trained else end
             is_done = was_trained and failure is None
             if every is None or (not is_trained and (is_done or time.monotonic() > end)):
@@ -254,6 +255,8 @@ def sync(run: str, copy: str, every: float | None = None) -> None:
             wait = f"a training in {run} to start, at most {WAIT_SECONDS:.0f} s"
             progress.update(f"waiting for {'the next copy' if is_trained or was_trained else wait}")
             time.sleep(every)
+    if is_silent and ledger is not None and ledger.holder is not None:
+        warn(f"{run}: no sign of life of its training for {PATIENCE * BEAT_SECONDS:.0f} s, so it is taken as ended")
     if failure is not None:
         raise Failure(f"{copy} is not up to date ({failure}): the same command copies the rest")
     note(f"{copy} is up to date")

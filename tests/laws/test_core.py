@@ -25,7 +25,7 @@ STANDARD = {
 """The modules of the standard library that the core may import: none of them touches the world."""
 CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
 FILES_OF_NUMPY = {"load", "save", "savez", "loadtxt", "savetxt", "genfromtxt", "fromfile", "memmap"}
-CODE_TOKENS = 104_605
+CODE_TOKENS = 104_620
 """The most code tokens of the core. A feature of it raises the number in its commit, with the reason."""
 
 

@@ -139,6 +139,24 @@ def test_a_copy_follows_its_run(run: Path, tmp_path: Path):
     assert (open_run(URL).checkpoints / "8" / "state" / "d" / "0a").read_text().endswith("anew")
 
 
+def test_results_of_commands_that_read_a_url_stay_and_those_of_the_run_are_read_anew(run: Path):
+    write_run(run, tiny_config(), [4], 4)
+    (run / "hypotheses").mkdir(exist_ok=True)
+    for text in "old", "new":
+        (run / "hypotheses" / "test.txt").write_text(text)
+        FlakyFileSystem.reset()
+        upload(run)
+        here = open_run(URL).path
+        assert (here / "hypotheses" / "test.txt").read_text() == text
+        for name in "evaluations/files.json", "hypotheses/files.txt":
+            (here / name).parent.mkdir(exist_ok=True)
+            (here / name).write_text("mine")
+    open_run(URL)
+    assert (
+        (here / "evaluations" / "files.json").read_text() == (here / "hypotheses" / "files.txt").read_text() == "mine"
+    )
+
+
 def test_the_only_checkpoint_is_copied_anew_if_another_run_is_there(run: Path, tmp_path: Path):
     """As of a model that was imported again: its samples and files go too."""
     write_run(run, tiny_config(), [0], 0)

@@ -3,7 +3,8 @@
   flaxformer-lite sync runs/mine s3://BUCKET/mine
   flaxformer-lite sync runs/mine /mnt/copy/mine --every 60
 
-The copy is a run: every command reads it. Copied back, a run of a folder continues in a folder, a run of a bucket at its URL.
+The copy is a run: every command reads it. To continue it, copy a run of a folder back to a
+folder, and a run of a bucket back to its URL.
 """
 
 import argparse

@@ -32,7 +32,7 @@ from flaxformer_lite.core.reading.objectives import RankedTexts
 from flaxformer_lite.core.retrieval.ranking import ndcg, reciprocal_rank
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
-from flaxformer_lite.core.text.pair_template import cut_pair, pair_ending
+from flaxformer_lite.core.text.pair_template import cut_pair, pair_ending, pair_text
 
 # Losses ---------------------------------------------------------------------------------------------------------------
 
@@ -114,6 +114,11 @@ class Reranking(RankedTexts, CandidateTexts):
         """Returns one row a record. Raises: ValueError for records without a query or the scores, or without any negative."""
         arrays, reader, note, template = TokenArrays.of(records), tokenizer or ByteTokenizer(), "", self.pair_template
         ending = pair_ending(template, reader) if template else []
+        num_words = len(reader.encode(pair_text(template, "", ""))) if template else 0
+        if num_words >= longest.source:
+            raise ValueError(
+                f"objective.pair_template alone has {num_words} tokens: data.max_source_length is {longest.source}; raise it"
+            )
         if tokenizer is not None:
             num_negatives, has_scores = self.check_records(arrays, needs_scores=self.criterion == "margin_mse")
             if not num_negatives:

@@ -89,8 +89,8 @@ class RankedTexts(CandidatesOfQueries):
     """Queries with candidates, each read together with its query."""
 
     pair_template: str = ""
-    """The text in which a query and a candidate are read, with the places {query} and {document}, as an imported model reads them
-    that answers yes or no. Its own special tokens are the only ones. A row that is too long loses tokens before the template's end.
+    """The text in which a query and a candidate are read, with the places {query} and {document}, for models that answer yes
+    or no. Its own special tokens are the only ones. A row that is too long loses tokens before the template's end.
     "": the tokenizer's form of a pair."""
 
     def __post_init__(self) -> None:

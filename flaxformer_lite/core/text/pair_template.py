@@ -1,4 +1,4 @@
-"""Pairs of texts in the words of a template with the places {query} and {document}, as a model reads them that answers yes or no.
+"""Pairs of texts in the words of a template with the places {query} and {document}, for models that answer yes or no.
 
 ids    … {query} … {document} …, tokenized as one text, without special ids but those that the template writes
 """
@@ -17,7 +17,7 @@ def pair_text(template: str, query: str, document: str) -> str:
 
 
 def pair_ending(template: str, tokenizer: Tokenizer) -> list[int]:
-    """Returns the ids that the texts of all pairs end with: two pairs without a common token tell them."""
+    """Returns the ids that the texts of all pairs end with: the common end of two pairs that share no token."""
     one, other = tokenizer.encode_batch([pair_text(template, text, text) for text in ("0", "1 2 3 4")])
     same = itertools.takewhile(lambda ids: ids[0] == ids[1], zip(reversed(one), reversed(other), strict=False))
     return [i for i, _ in same][::-1]

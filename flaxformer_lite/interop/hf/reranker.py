@@ -8,6 +8,7 @@ Reference: sentence-transformers 6.2, `LogitScore`, `InputFormatter.pair_to_mess
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ class PairMessages(NamedTuple):
 
 
 def read_words(options: Options) -> tuple[int, ...]:
-    """Returns the tokens whose logits are the score: the one that counts for the text, and perhaps the one against it."""
+    """Returns the tokens whose logits are the score: that which raises it, and that which lowers it, if there is one."""
     options.only("module_input_name", "causal_logits")
     words = (options.integer("true_token_id"), options.optional_integer("false_token_id"))
     options.finish()
@@ -71,12 +72,14 @@ def read_pair_messages(texts: Options, program: Options) -> PairMessages | None:
     )
 
 
-def read_pair_template(folder: Path, messages: PairMessages, tokenizer: Tokenizer) -> str:
+def read_pair_template(folders: Sequence[Path], messages: PairMessages, tokenizer: Tokenizer) -> str:
     """Returns the text in which a folder's chat template writes a pair, as `objective.pair_template` has it.
 
-    Raises: ValueError if no such text is that of all pairs.
+    Raises: ValueError if the chat template writes other words around other pairs.
     """
-    template = read_chat_template(folder, tokenizer)
+    templates = {folder: read_chat_template(folder, tokenizer) for folder in folders}
+    folder = next((folder for folder, known in templates.items() if known is not None), folders[0])
+    template = templates[folder]
     if template is None:
         raise ValueError(f"{folder} has no chat template, which writes its pairs of texts: put {CHAT_TEMPLATE} there")
 

@@ -42,7 +42,10 @@ def dry_run(config: Config, workdir: str | Path) -> list[str]:
         typed = config
         if (bucket := bucket_to_train(workdir)) is not None:
             bucket.here = Path(scratch, "run")
-            bucket.pull()
+            if bucket.reload().start:
+                bucket.pull()
+            else:
+                bucket.check_empty()
         run = RunFolder(workdir, bucket=bucket)
         data = look_at_data(run.continued(config), run, Path(scratch), progress)
         config = data.config.concrete

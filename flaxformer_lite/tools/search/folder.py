@@ -80,7 +80,7 @@ def read_search_folder(folder: str | Path, split: str = "test") -> SearchFolder:
 
 
 def read_corpus(path: str | Path) -> dict[str, str]:
-    """Returns the documents of a folder, or of a file as `corpus.jsonl`, by their ids. Raises: ValueError as `read_folder`."""
+    """Returns the documents of a folder, or of a file as `corpus.jsonl`, by their ids. Raises: as `read_search_folder`."""
     return read_texts(file_of(path, CORPUS) if Path(path).is_dir() else Path(path), "document")
 
 

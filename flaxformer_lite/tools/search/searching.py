@@ -36,7 +36,7 @@ def search_report(
     """
     if candidates is None and run.config.model.sentence_embedding is None:
         raise ValueError(
-            f"the run {run.folder.name} makes no vectors, so it cannot search a corpus: give it the results of a first search to "
+            f"the run {run.folder.called} makes no vectors, so it cannot search a corpus: give it the results of a first search to "
             "order, by --candidates FILE"
         )
     same = len(folder.queries.keys() & folder.corpus.keys())
@@ -70,7 +70,7 @@ def evaluate_search(
     if other != place:
         raise ValueError(f"{kept} has the figures of {other}: rename one of the two folders, or remove this file")
     figures, results = search_report(run, folder, candidates, by)
-    about = {"run": run.folder.name, "split": name, "folder": place, "step": run.step}
+    about = {"run": run.folder.called, "split": name, "folder": place, "step": run.step}
     return finite({**about, **told, **figures}), results
 
 

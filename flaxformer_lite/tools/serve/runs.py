@@ -115,7 +115,7 @@ class ServedRun:
             if self.model is not run.text_model:
                 note(f"{name}: engine ctranslate2, {engine['weights_dtype']}")
         if not self.tasks:
-            raise ValueError(f"the run {run.folder.name} has no head that answers texts: serve another run")
+            raise ValueError(f"the run {run.folder.called} has no head that answers texts: serve another run")
         self.engine: Mapping[str, Any] = {}
         if engine and {"generate", "translate"} & set(self.tasks):
             self.engine = self.opened_engine(engine)
@@ -160,7 +160,7 @@ class ServedRun:
             chat = ChatProcess(template)
             chat.check()
         except ValueError as error:
-            warn(f"{self.run.folder.name} has no chat: {error}")
+            warn(f"{self.run.folder.called} has no chat: {error}")
             return None
         return chat
 

@@ -85,7 +85,7 @@ def connect_processes(
 
 
 def check_place(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
-    """Raises: ValueError for arguments of `join` that do not name a place and a number in it, or not all of them."""
+    """Raises: ValueError for arguments of `connect_processes` that do not name a place and a number in it, or not all of them."""
     if coordinator is None or num_processes is None or process_id is None:
         if (coordinator, num_processes, process_id) == (None, None, None):
             return

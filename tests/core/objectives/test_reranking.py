@@ -247,6 +247,12 @@ def test_data_without_negatives_or_scores_is_refused():
         Reranking().make_rows([candidate_record([4], [[5]])], Lengths(8, 0), 0, tokenizer)
     with pytest.raises(ValueError, match=r"record 1 of the data has none"):
         Reranking(criterion="margin_mse").make_rows([candidate_record([4], [[5], [6]])], Lengths(8, 0), 0, tokenizer)
+    with pytest.raises(
+        ValueError, match=r"^objective.pair_template alone has 8 tokens: data.max_source_length is 8; raise it"
+    ):
+        Reranking(pair_template="abc{query}de{document}fgh").make_rows(
+            [candidate_record([4], [[5], [6]])], Lengths(8, 0), 0, tokenizer
+        )
     scored = [candidate_record([4], [[5], [6]], 1, 3, 0.5)]
     notes = {kind: Reranking(criterion=kind).make_rows(scored, Lengths(8, 0), 0, tokenizer).note for kind in CRITERIA}
     binary = notes.pop("binary")

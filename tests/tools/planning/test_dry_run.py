@@ -136,12 +136,15 @@ def test_a_dry_run_reads_a_run_at_a_url_and_writes_nothing(tmp_path: Path, monke
     for content in None, to_json(config).encode():
         if content is not None:
             store.write("config.json", content)
-            store.write(LEDGER, Ledger().as_json())
+            store.write(LEDGER, Ledger(start=1).as_json())
         before = {*tmp_path.rglob("*")}
         with pytest.raises(ValueError, match=r"^seen$"):
             dry_run(config, store.url)
         assert {*tmp_path.rglob("*")} == before
     assert found == [(store.url, False), (store.url, config)]
+    Store(f"file://{tmp_path}/other").write("notes", b"mine")
+    with pytest.raises(ValueError, match=r"holds files, such as notes, but no .run.json: choose an empty place"):
+        dry_run(config, f"file://{tmp_path}/other")
 
 
 def is_date(text: str) -> bool:
