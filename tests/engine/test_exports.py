@@ -319,12 +319,12 @@ def test_two_commands_at_once_make_one_export(folder: Path):
 @pytest.mark.slow
 def test_the_export_of_a_killed_command_is_waited_for(folder: Path):
     """Law: its process goes on alone and keeps the lock; the next command uses what it makes."""
-    process = subprocess.Popen(command(folder), cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None and process.stderr.readline().startswith("exporting ")
-    time.sleep(1)
-    process.kill()
-    process.wait()
-    done = subprocess.run(command(folder), cwd=ROOT, input="20 nov 2026\n", capture_output=True, text=True)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(folder), cwd=ROOT, stdin=pipe, stderr=pipe, text=True) as process:
+        assert process.stderr is not None and process.stderr.readline().startswith("exporting ")
+        time.sleep(1)
+        process.kill()
+        done = subprocess.run(command(folder), cwd=ROOT, input="20 nov 2026\n", capture_output=True, text=True)
     assert (
         done.returncode == 0
         and "waiting for another process" in done.stderr
@@ -339,7 +339,7 @@ def test_a_killed_export_leaves_nothing_that_looks_whole(folder: Path, seconds: 
     process = subprocess.Popen(command(folder), cwd=ROOT, stdin=subprocess.PIPE, start_new_session=True)
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
     for name in names(folder) if (folder / "engine").is_dir() else ():
         assert name.startswith(".") or read_sealed(folder / "engine" / name / exports.FACTS)
     answers = open_engine(RunWeights(str(folder))).translator.translate(LINES)

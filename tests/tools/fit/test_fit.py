@@ -283,9 +283,7 @@ def test_a_reranker_goes_on_with_its_head_and_its_template(bert: str, tmp_path: 
     rows, start = [{"query": "a b", "positive": "a", "negatives": ["b", "c"]} for _ in range(40)], tmp_path / "start"
     plain = chosen_for(bert, rows, tmp_path, "rank")
     shutil.copytree(bert, start)
-    objective = Reranking(
-        pair_template="is this, of all the texts, a text with an answer? {query} : {document} . yes or no"
-    )
+    objective = Reranking(pair_template="a b c a b c {query} a b {document} c")
     changed = dataclasses.replace(load_config(bert), model=plain.model, objective=objective)
     (start / "config.json").write_text(to_json(changed), encoding="utf-8")
     config = chosen_for(str(start), rows, tmp_path, "rank")
