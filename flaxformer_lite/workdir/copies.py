@@ -217,7 +217,7 @@ def is_trained_in(run: RemoteRun) -> bool:
 
 
 def sync(run: str, copy: str, every: float | None = None) -> None:
-    """Copies a run once; or every so many seconds until the training in it has ended.
+    """Copies a run once; or again every `every` seconds, until the training in it has ended.
 
     A failure is then reported once, and the copy tried again. A training in a bucket without signs of life has ended too.
 

@@ -13,7 +13,7 @@ import argparse
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="FROM", help="folder or URL of the run")
     parser.add_argument("copy", metavar="TO", help="folder or URL: a new or empty place, or a copy of this run")
-    help = "copy every so many seconds, at least 1, until the training in FROM has ended; waits up to 5 minutes for its start"
+    help = "seconds between two copies, at least 1, until the training in FROM has ended; waits up to 5 minutes for its start"
     parser.add_argument("--every", type=float, metavar="SECONDS", help=help)
 
 

@@ -114,10 +114,10 @@ class Reranking(RankedTexts, CandidateTexts):
         """Returns one row a record. Raises: ValueError for records without a query or the scores, or without any negative."""
         arrays, reader, note, template = TokenArrays.of(records), tokenizer or ByteTokenizer(), "", self.pair_template
         ending = pair_ending(template, reader) if template else []
-        num_words = len(reader.encode(pair_text(template, "", ""))) if template else 0
-        if num_words >= longest.source:
+        num_tokens = len(reader.encode(pair_text(template, "", ""))) if template else 0
+        if template and num_tokens >= longest.source:
             raise ValueError(
-                f"objective.pair_template alone has {num_words} tokens: data.max_source_length is {longest.source}; raise it"
+                f"objective.pair_template alone has {num_tokens} tokens: data.max_source_length is {longest.source}; raise it"
             )
         if tokenizer is not None:
             num_negatives, has_scores = self.check_records(arrays, needs_scores=self.criterion == "margin_mse")

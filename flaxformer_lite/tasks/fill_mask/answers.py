@@ -53,9 +53,10 @@ def text_ids(model: TextModel, text: str) -> list[int]:
     masked = mask_id(model)
     if tokenizer.mask_id is not None:
         return tokenizer.encode(text.replace(MASK, tokenizer.pieces([masked])[0]))
-    tokens, *others = map(tokenizer.encode, text.split(MASK))
+    first, *others = map(tokenizer.encode, text.split(MASK))
+    tokens = [*first]
     for ids in others:
-        tokens = [*tokens, masked, *ids]
+        tokens += [masked, *ids]
     return tokens
 
 
